@@ -1,0 +1,134 @@
+"""Every command, where it lives and what it is for. Nothing is imported until it is called.
+
+To add a command is to add its function and one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Command:
+    """`target` is `module:function` below `bashgym.cli`."""
+
+    target: str
+    help: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """A noun with its verbs."""
+
+    help: str
+    commands: Mapping[str, Command | Group] = field(default_factory=dict)
+
+
+_RUNCARD = Group(
+    "The card that says promote or not, with evidence that re-checks.",
+    {
+        "create": Command("runcard:create", "Write a RunCard and judge it."),
+        "validate": Command("runcard:validate", "Check a RunCard and every file that it names again."),
+        "attach-evidence": Command("runcard:attach_evidence", "Bind evidence files to a RunCard by digest."),
+        "list": Command("runcard:list_cards", "The RunCards of the run directories."),
+    },
+)
+_TRACKING = Group(
+    "Which project, experiment, model and data a run belongs to.",
+    {"init": Command("tracking:init", "Measure every digest and write a tracking context.")},
+)
+TRAINING = Group(
+    "Plan, start, watch, control and judge training runs.",
+    {
+        "start": Command("start:start", "Check everything, then start a run."),
+        "plan": Command("plan:plan", "What to set, watch and prove for a method; with a dataset also its preflight."),
+        "list": Command("runs:list_runs", "The newest runs."),
+        "get": Command("runs:get", "Where one run stands."),
+        "log": Command("runs:log", "The end of a run's log; --follow goes on."),
+        "metrics": Command("runs:metrics", "Every metric point of a run."),
+        "pause": Command("runs:pause", "Checkpoint at the next step and free the memory."),
+        "resume": Command("runs:resume", "Go on from the last valid checkpoint."),
+        "stop": Command("runs:stop", "End a run and all its processes."),
+        "analyze": Command("judge:analyze", "Read a run's curves and evidence: verdict, findings, next steps."),
+        "classify": Command("judge:classify", "Which method a run used and what evidence it has."),
+        "capabilities": Command("catalog:capabilities", "Every method, field and bound of this version."),
+        "methods": Command("catalog:methods", "The training methods, one a line."),
+        "docs": Command("catalog:docs", "What a strategy, metric or word means."),
+        "tracking-context": _TRACKING,
+        "runcard": _RUNCARD,
+    },
+)
+LEDGER = Group(
+    "Read the experiment ledger: projects, runs, trends, comparisons, events.",
+    {
+        "health": Command("ledger:health", "Is the database whole?"),
+        "projects": Command("ledger:projects", "The projects of a workspace."),
+        "project": Command("ledger:project", "One project's record."),
+        "context": Command("ledger:context", "A project in one answer: health, inventory, lineage, recent records."),
+        "runs": Command("ledger:runs", "A project's runs, newest first."),
+        "run": Command("ledger:run", "One run with its attempts, evaluations and artifacts."),
+        "trend": Command("ledger:trend", "How a metric moved."),
+        "evaluations": Command("ledger:evaluations", "Evaluation results."),
+        "compare": Command("ledger:compare", "Runs side by side, only where they share a suite."),
+        "events": Command("ledger:events", "The event log after a cursor."),
+    },
+)
+ROOT = Group(
+    "Plan, launch, watch, evaluate and promote LLM post-training runs, with evidence that re-checks.",
+    {
+        "training": TRAINING,
+        "data": Group(
+            "Check, look at and convert training data.",
+            {
+                "check": Command("data:check", "The whole preflight of a dataset, without torch."),
+                "preview": Command("data:preview", "One row, token by token: what is trained and what is not."),
+                "convert": Command("data:convert", "Write another format as clean JSONL."),
+                "overlap": Command("data:overlap", "Rows that training and evaluation data share."),
+            },
+        ),
+        "eval": Group(
+            "Run and compare evaluations.",
+            {
+                "run": Command("evals:run", "Score a model, and its baseline, on a held-out suite."),
+                "compare": Command("evals:compare", "Compare two finished score files, paired."),
+                "list": Command("evals:list_evals", "The evaluations, newest first."),
+                "show": Command("evals:show", "One evaluation report."),
+            },
+        ),
+        "ledger": LEDGER,
+        "models": Group(
+            "Models by name, and what was measured of them.",
+            {
+                "list": Command("models:list_models", "The built-in models."),
+                "resolve": Command("models:resolve", "Where a name leads, with digests."),
+                "build": Command("models:build", "Bring a built-in or Hub model to this disk."),
+                "fetch": Command("models:build", "The same as build."),
+            },
+        ),
+        "runs": Group(
+            "The run directories.",
+            {"reindex": Command("runs:reindex", "Rebuild the index of runs from their directories.")},
+        ),
+        "compute": Group(
+            "Where runs execute.",
+            {
+                "targets": Command("compute:targets", "The compute targets."),
+                "preflight": Command("compute:preflight", "Can this target train?"),
+            },
+        ),
+        "system": Group(
+            "This machine.",
+            {
+                "info": Command("system:info", "GPUs, memory, interpreter, packages."),
+                "recommendations": Command("system:recommendations", "What this machine can train."),
+                "probe": Command("system:probe", "Train a few probe steps to calibrate the estimates."),
+            },
+        ),
+        "operator": Group("Installation.", {"doctor": Command("system:doctor", "Is everything here that is needed?")}),
+        "api": Command("api:api", "Send a request to the API; served in-process if nothing listens."),
+        "serve": Command("serve:serve", "Serve the HTTP API, on loopback by default."),
+        "manifest": Command("catalog:manifest", "What this version can do, as one document."),
+        "demo": Command("demo:demo", "The whole promise in minutes: train, evaluate, judge, report."),
+    },
+)

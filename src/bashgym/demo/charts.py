@@ -1,0 +1,117 @@
+"""The report's pictures, drawn from files only. Each comes as SVG text (for the page) and as PNG (for everything else)."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
+BASE, TUNED, ACCENT = "#9aa5b8", "#1f6feb", "#d97706"
+
+
+def _figure(width: float, height: float) -> tuple[Any, Any]:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    mpl.rcParams.update(
+        {
+            "font.family": "DejaVu Sans",
+            "font.size": 9,
+            "axes.edgecolor": GRID,
+            "axes.labelcolor": MUTED,
+            "xtick.color": MUTED,
+            "ytick.color": MUTED,
+            "text.color": INK,
+            "svg.fonttype": "path",
+            "svg.hashsalt": "bashgym",
+        }
+    )
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _save(figure: Any, png: Path) -> str:
+    figure.savefig(png, dpi=160)
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    svg = text.getvalue()
+    return svg[svg.index("<svg") :]
+
+
+def _smooth(values: Sequence[float], window: int) -> list[float]:
+    """Trailing mean over at most `window` points."""
+    out, total = [], 0.0
+    for i, value in enumerate(values):
+        total += value
+        if i >= window:
+            total -= values[i - window]
+        out.append(total / min(i + 1, window))
+    return out
+
+
+def loss_curve(points: Sequence[Mapping[str, Any]], png: Path) -> str:
+    """Training loss by step (raw and smoothed) and evaluation loss where there is one."""
+    figure, axes = _figure(6.4, 3.0)
+    train = [(p["step"], p["loss"]) for p in points if isinstance(p.get("loss"), int | float)]
+    steps, losses = [s for s, _ in train], [v for _, v in train]
+    axes.plot(steps, losses, color=TUNED, alpha=0.25, linewidth=0.8)
+    axes.plot(steps, _smooth(losses, max(1, len(losses) // 40)), color=TUNED, linewidth=1.8, label="training loss")
+    held = [(p["step"], p["eval_loss"]) for p in points if isinstance(p.get("eval_loss"), int | float)]
+    if held:
+        axes.plot(
+            *zip(*held, strict=True), color=ACCENT, marker="o", markersize=3, linewidth=1.4, label="evaluation loss"
+        )
+    axes.set_xlabel("optimizer step")
+    axes.set_ylabel("cross-entropy, nats a token")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    return _save(figure, png)
+
+
+def pass_rates(groups: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]], png: Path) -> str:
+    """pass@1 of baseline and candidate, a pair of bars a split, with 95 % Wilson intervals."""
+    figure, axes = _figure(4.6, 3.0)
+    for i, (_, base, tuned) in enumerate(groups):
+        for offset, rate, colour in ((-0.2, base, BASE), (0.2, tuned, TUNED)):
+            low, high, value = float(rate["ci_low"]), float(rate["ci_high"]), float(rate["value"])
+            axes.bar(i + offset, value, 0.36, color=colour)
+            axes.errorbar(i + offset, value, [[value - low], [high - value]], color=INK, capsize=3, linewidth=1)
+            axes.annotate(
+                f"{value:.0%}", (i + offset, high), (0, 3), textcoords="offset points", ha="center", fontsize=8
+            )
+    axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
+    axes.set_ylim(0, 1.12)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_ylabel("pass@1")
+    handles = [axes.bar(0, 0, color=c) for c in (BASE, TUNED)]
+    axes.legend(handles, ["baseline", "candidate"], frameon=False, ncols=2, loc="upper right")
+    return _save(figure, png)
+
+
+def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path) -> str:
+    """pass@1 by task family, baseline and candidate as two dots on a line."""
+    rows = sorted(rows, key=lambda row: (row["candidate"], row["cluster"]))
+    figure, axes = _figure(6.4, max(2.0, 0.24 * len(rows) + 0.8))
+    axes.grid(axis="x", color=GRID, linewidth=0.8)
+    axes.grid(axis="y", visible=False)
+    for y, row in enumerate(rows):
+        axes.plot([row["baseline"], row["candidate"]], [y, y], color=GRID, linewidth=3, zorder=1)
+    axes.scatter([row["baseline"] for row in rows], range(len(rows)), color=BASE, s=28, zorder=2, label="baseline")
+    axes.scatter([row["candidate"] for row in rows], range(len(rows)), color=TUNED, s=28, zorder=3, label="candidate")
+    axes.set_yticks(range(len(rows)), [f"{row['cluster']} ({row['n']})" for row in rows], fontsize=8)
+    axes.set_xlim(-0.03, 1.03)
+    axes.set_xlabel("share of held-out tasks passed")
+    axes.legend(frameon=False, loc="lower right")
+    return _save(figure, png)
+
+
+CHARTS: dict[str, Callable[..., str]] = {"loss": loss_curve, "pass_rates": pass_rates, "by_cluster": by_cluster}

@@ -1,0 +1,252 @@
+"""The demo's steps: corpus, training, evaluation, RunCard, report. Real services, real files, no shortcuts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bashgym.core.errors import fail
+from bashgym.core.files import atomic_write_bytes, writable_dir
+from bashgym.demo.report import write_report
+from bashgym.demo.story import Story
+from bashgym.envs import sandbox
+from bashgym.envs.terminal import training_rows
+from bashgym.evidence import runcard
+from bashgym.evidence.release import build_release_evidence
+from bashgym.models.catalog import fetch
+from bashgym.models.tiny import NAME as TINY
+from bashgym.store.run_dir import RunStatus
+from bashgym.workspace import Workspace
+
+Progress = Callable[[str, float, str], None]
+"""Called with (step, share done in 0..1, what to show)."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How one model is taught in the demo."""
+
+    rows: int
+    settings: dict[str, Any]
+    suite: str
+    per_family: int
+    max_new_tokens: int
+    notes: tuple[str, ...]
+
+
+RECIPES = {
+    TINY: Recipe(
+        rows=25_600,
+        settings={
+            "use_lora": False,
+            "num_epochs": 1,
+            "batch_size": 64,
+            "gradient_accumulation_steps": 1,
+            "learning_rate": 3e-3,
+            "lr_scheduler_type": "cosine",
+            "warmup_ratio": 0.1,
+            "max_seq_length": 96,
+            "save_steps": 100,
+            "artifact_retention": "adapter_only",
+            "sample_prompts": 3,
+        },
+        suite="terminal",
+        per_family=15,
+        max_new_tokens=48,
+        notes=("bashgym/tiny-qwen2 starts from random weights, so its baseline knows nothing.",),
+    ),
+    "bashgym/smollm2-135m-instruct": Recipe(
+        rows=1_200,
+        settings={
+            "use_lora": True,
+            "lora_rank": 16,
+            "lora_alpha": 32,
+            "lora_dropout": 0.0,
+            "num_epochs": 1,
+            "batch_size": 8,
+            "gradient_accumulation_steps": 1,
+            "learning_rate": 5e-4,
+            "lr_scheduler_type": "cosine",
+            "warmup_ratio": 0.1,
+            "max_seq_length": 192,
+            "save_steps": 50,
+            "sample_prompts": 3,
+        },
+        suite="terminal-instruct",
+        per_family=6,
+        max_new_tokens=64,
+        notes=("The baseline is the untouched instruct model, told to answer with one shell command.",),
+    ),
+}
+
+
+@dataclass
+class Demo:
+    """One demo run: what it has done so far and how long each step took."""
+
+    workspace: Workspace
+    folder: Path
+    model: str
+    seed: int
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Times a step and shows it beginning and done."""
+        self.progress(name, 0.0, "")
+        begin = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - begin
+        self.progress(name, 1.0, f"{self.seconds[name]:.0f} s")
+
+
+def run(
+    workspace: Workspace, folder: Path, *, model: str = TINY, seed: int = 7, progress: Progress = lambda *_: None
+) -> dict[str, Any]:
+    """The whole job. Returns {verdict, run_id, report, card, ...}; every failure is a typed error."""
+    if model not in RECIPES:
+        raise fail(
+            "model_missing",
+            f"the demo has no recipe for {model!r}",
+            hint=f"It knows {', '.join(RECIPES)}.",
+            fields=["model"],
+        )
+    sandbox.require()
+    recipe = RECIPES[model]
+    demo = Demo(workspace, writable_dir(folder), model, seed, progress)
+    with demo.step("model"):
+        fetch(model, workspace.settings)
+    with demo.step("corpus"):
+        dataset = _write_corpus(demo, recipe)
+    with demo.step("training"):
+        run_id = _train(demo, recipe, dataset)
+    with demo.step("evaluation"):
+        reports = _evaluate(demo, recipe, run_id)
+    with demo.step("RunCard"):
+        card, card_path = _card(demo, run_id, reports)
+    with demo.step("report"):
+        story = Story(workspace.runs.locate(run_id), reports, card, card_path, demo.seconds, list(recipe.notes))
+        page = write_report(story, demo.folder)
+    return _summary(demo, story, page)
+
+
+def _write_corpus(demo: Demo, recipe: Recipe) -> Path:
+    """The training file, from the suite's train split only."""
+    system = _system_prompt(recipe)
+    lines = []
+    for row in training_rows(demo.seed, recipe.rows):
+        lines.append(json.dumps({**row, "messages": [*system, *row["messages"]]}, ensure_ascii=False))
+    path = demo.folder / "train.jsonl"
+    atomic_write_bytes(path, ("\n".join(lines) + "\n").encode())
+    return path
+
+
+def _system_prompt(recipe: Recipe) -> list[dict[str, str]]:
+    from bashgym.evals.suites import system_prompt
+
+    text = system_prompt(recipe.suite)
+    return [{"role": "system", "content": text}] if text else []
+
+
+def _train(demo: Demo, recipe: Recipe, dataset: Path) -> str:
+    body = {
+        "strategy": "sft",
+        "base_model": demo.model,
+        "dataset_path": str(dataset),
+        "compute_target": "local",
+        "seed": demo.seed,
+        **recipe.settings,
+    }
+    runs = demo.workspace.runs
+    run_id = str(runs.start(body, origin={"kind": "demo"})["run_id"])
+    try:
+        while (state := runs.get(run_id))["status"] not in ("completed", "failed", "cancelled", "paused"):
+            done, total = state["progress"].get("step") or 0, state["progress"].get("total_steps")
+            loss = state["metrics"].get("loss")
+            left = state["progress"].get("eta_s")
+            shown = (
+                f"step {done}/{total}" + (f"  loss {loss:.3f}" if isinstance(loss, float) else "")
+                if total
+                else state["status"]
+            )
+            demo.progress("training", done / total if total else 0.0, shown + (f"  {left:.0f} s left" if left else ""))
+            time.sleep(0.3)
+    except KeyboardInterrupt:
+        runs.stop(run_id)
+        raise
+    if state["status"] != RunStatus.COMPLETED:
+        error = state["error"] or {}
+        raise fail(
+            "training_failed",
+            f"{run_id} ended {state['status']}: {error.get('message', state['message'])}",
+            hint=str(error.get("hint", "")),
+        )
+    return run_id
+
+
+def _evaluate(demo: Demo, recipe: Recipe, run_id: str) -> dict[str, dict[str, Any]]:
+    """Held-out values decide; held-out families are measured beside them and shown."""
+    reports = {}
+    splits = {"held-out values": "heldout_values", "held-out families": "heldout_families"}
+    for i, (name, split) in enumerate(splits.items()):
+
+        def show(share: float, text: str, i: int = i, name: str = name) -> None:
+            demo.progress("evaluation", (i + share) / len(splits), f"{name}: {text}")
+
+        reports[name] = demo.workspace.evals.run(
+            suite=recipe.suite,
+            split=split,
+            model=run_id,
+            baseline=demo.model,
+            seed=demo.seed,
+            per_family=recipe.per_family,
+            max_new_tokens=recipe.max_new_tokens,
+            run_id=run_id,
+            progress=show,
+        )
+    return reports
+
+
+def _card(demo: Demo, run_id: str, reports: dict[str, dict[str, Any]]) -> tuple[dict[str, Any], Path]:
+    """Release evidence from the gate's evaluation, then a card that asks for promotion."""
+    run = demo.workspace.runs.locate(run_id)
+    report = next(iter(reports.values()))
+    eval_report = demo.workspace.evals.report_path(report["eval_id"])
+    release = build_release_evidence(eval_report, run_dir=run.path, output=run.file("release_evidence.json"))
+    card_path = run.file("run_card.json")
+    card = runcard.create(
+        run_id=run_id,
+        training_method="sft",
+        base_model=demo.model,
+        compute_target="local",
+        output=card_path,
+        metrics=run.metrics_path,
+        release_evidence=run.file("release_evidence.json"),
+        claim_tier="narrow_routing",
+        decision="promote" if release["ship"] else "hold",
+        promotion=True,
+    )
+    return card, card_path
+
+
+def _summary(demo: Demo, story: Story, page: Path) -> dict[str, Any]:
+    rate = story.main_report["pass_rate"]
+    return {
+        "verdict": story.verdict(),
+        "promoted": story.promoted(),
+        "model": demo.model,
+        "run_id": story.run.run_id,
+        "pass_rate": {"baseline": rate["baseline"]["value"], "candidate": rate["candidate"]["value"]},
+        "comparison": {k: v for k, v in story.main_report["comparison"].items() if not isinstance(v, list)},
+        "report": str(page),
+        "run_card": str(story.card_path),
+        "run_dir": str(story.run.path),
+        "seconds": {name: round(value, 1) for name, value in demo.seconds.items()},
+        "notes": story.notes,
+    }

@@ -1,0 +1,223 @@
+"""One episode: a fresh workspace, the model's commands one by one, then the verdict. Every command runs in the sandbox.
+
+The verifier and private fixtures are not on disk in the workspace, nor mounted, while the model acts. Protected files are
+fingerprinted from outside, before the first command and after the last one, and once more after the verifier.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+
+import msgspec
+
+from bashgym.core.errors import BashGymError, fail
+from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, run_command
+from bashgym.envs.spec import EnvironmentSpec
+from bashgym.envs.verdict import Verdict, VerifierStatus, judge_workspace
+from bashgym.envs.workspace import Workspace, fingerprints, temporary_workspace, write_files
+
+OBSERVATION_CHARS = 8_000
+"""Of stdout and of stderr, each, kept in a step: the beginning and the end."""
+
+
+class ExitCode:
+    """Exit codes of steps that did not come from the command itself."""
+
+    UNPARSABLE = 2
+    TIMEOUT = 124
+    BLOCKED = 126
+
+
+class Step(msgspec.Struct, frozen=True):
+    """One command and what it showed."""
+
+    command: str
+    exit_code: int
+    stdout: str
+    stderr: str
+    stopped: str
+    """The limit that ended it, or `none`."""
+    truncated: bool
+    duration_s: float
+
+
+class EpisodeResult(msgspec.Struct, frozen=True):
+    """One attempt at one environment. `passed` is true only with status `passed`."""
+
+    environment_id: str
+    passed: bool
+    reward: float
+    verifier_status: VerifierStatus
+    steps: tuple[Step, ...]
+    duration_s: float
+    reward_components: dict[str, float] = {}
+    detail: str = ""
+    """Why, where the status alone does not say it."""
+
+
+def run_episode(
+    spec: EnvironmentSpec,
+    commands: Sequence[str],
+    *,
+    workspace_root: Path | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> EpisodeResult:
+    """Runs `commands` in turn and judges the workspace that they leave; an empty list judges the untouched one.
+
+    `limits` bounds each command; its wall time is the spec's `bash_timeout_sec` where that is shorter. Deadlines, floods and
+    refusals are statuses. Errors: `environment_invalid` (the spec cannot be run here), `sandbox_unavailable`.
+    """
+    begin = time.monotonic()
+    spec = spec if spec.id else spec.validated()
+    _check_runnable(spec)
+    withheld = spec.withheld()
+    shown = {path: text for path, text in spec.files.items() if path not in withheld}
+    with temporary_workspace(shown, workspace_root) as workspace:
+        _set_up(spec, workspace, limits)
+        before = fingerprints(workspace.work, spec.protected())
+        steps, out_of_time = _act(spec, commands, workspace, limits, begin)
+        verdict = _judge(spec, workspace, before, steps, out_of_time, limits)
+    return EpisodeResult(
+        environment_id=spec.id,
+        passed=verdict.status is VerifierStatus.PASSED,
+        reward=verdict.reward,
+        verifier_status=verdict.status,
+        steps=tuple(steps),
+        duration_s=time.monotonic() - begin,
+        reward_components=verdict.components,
+        detail=verdict.detail,
+    )
+
+
+def unparsable(spec: EnvironmentSpec, completion: str, reason: str) -> EpisodeResult:
+    """The result of a completion without a command: `format_error`, exit code 2, nothing was run."""
+    step = Step(clip(completion), ExitCode.UNPARSABLE, "", reason, "none", False, 0.0)
+    return EpisodeResult(spec.id, False, 0.0, VerifierStatus.FORMAT_ERROR, (step,), 0.0, {}, reason)
+
+
+def clip(text: str, limit: int = OBSERVATION_CHARS) -> str:
+    """`text`, or its beginning and end around a note of how much is left out."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
+
+
+def _check_runnable(spec: EnvironmentSpec) -> None:
+    """What the spec asks for and the local sandbox does not have is refused, not ignored."""
+
+    def refuse(message: str, field: str) -> BashGymError:
+        return fail(
+            "environment_invalid",
+            f"{spec.id}: {message}",
+            "The local sandbox runs the host's /usr, without network.",
+            [field],
+        )
+
+    if not spec.build.network_disabled:
+        raise refuse("it asks for network access", "build.network_disabled")
+    for name in ("base_image", "compose_file", "context_dir"):
+        if getattr(spec.build, name):
+            raise refuse(f"it asks for a container image ({name})", f"build.{name}")
+    for fixture in spec.fixtures:
+        if fixture.path not in spec.files:
+            raise refuse(f"the fixture {fixture.path} has no content in files", "fixtures")
+    words = spec.verifier.command.split()
+    if words[0].startswith("./") and words[0][2:] not in spec.files:
+        raise refuse(f"the verifier {words[0]} is not among its files", "verifier.command")
+
+
+def _set_up(spec: EnvironmentSpec, workspace: Workspace, limits: Limits) -> None:
+    for i, command in enumerate(spec.build.setup_commands):
+        result = run_command(command, workdir=workspace.work, limits=_within(limits, spec.rollout.bash_timeout_sec))
+        if result.exit_code:
+            reason = f"setup command {i + 1} ended with status {result.exit_code}: {result.stderr.strip()[:200]}"
+            raise fail("environment_invalid", f"{spec.id}: {reason}", fields=["build.setup_commands"])
+
+
+def _within(limits: Limits, wall_s: float) -> Limits:
+    return msgspec.structs.replace(limits, wall_s=min(limits.wall_s, wall_s))
+
+
+def _act(
+    spec: EnvironmentSpec, commands: Sequence[str], workspace: Workspace, limits: Limits, begin: float
+) -> tuple[list[Step], bool]:
+    """The model's turn. Returns the steps, and whether the rollout's own time was up before they all ran."""
+    steps: list[Step] = []
+    allowed = min(spec.rollout.max_steps, spec.rollout.max_tool_calls)
+    for command in commands:
+        left = spec.rollout.timeout_sec - (time.monotonic() - begin)
+        if left <= 0:
+            return steps, True
+        if len(steps) >= allowed:
+            steps.append(_blocked(command, f"the episode allows {allowed} commands"))
+            break
+        steps.append(_step(command, workspace, _within(limits, min(left, spec.rollout.bash_timeout_sec))))
+    return steps, False
+
+
+def _step(command: str, workspace: Workspace, limits: Limits) -> Step:
+    try:
+        result = run_command(command, workdir=workspace.work, limits=limits)
+    except BashGymError as error:
+        if error.code != "invalid_field":
+            raise
+        return _blocked(command, f"refused: NUL, lone surrogate, or over {MAX_COMMAND_BYTES} bytes")
+    stopped = result.stopped.value
+    code = ExitCode.BLOCKED if stopped not in ("none", "time") else result.exit_code
+    stdout, stderr = clip(result.stdout), clip(result.stderr)
+    return Step(clip(command), code, stdout, stderr, stopped, result.output_truncated, result.duration_s)
+
+
+def _blocked(command: str, reason: str) -> Step:
+    return Step(clip(command), ExitCode.BLOCKED, "", reason, "refused", False, 0.0)
+
+
+def _judge(
+    spec: EnvironmentSpec,
+    workspace: Workspace,
+    before: Mapping[str, str],
+    steps: list[Step],
+    out_of_time: bool,
+    limits: Limits,
+) -> Verdict:
+    if changed := _changed(spec, workspace, before):
+        return Verdict(VerifierStatus.TAMPERED, detail=changed)
+    if out_of_time:
+        return Verdict(VerifierStatus.TIMEOUT, detail=f"the episode's {spec.rollout.timeout_sec:g} s were up")
+    write_files(workspace.aside, {path: spec.files[path] for path in sorted(_aside(spec))})
+    verdict = judge_workspace(spec.verifier, workspace, limits)
+    if changed := _changed(spec, workspace, before):
+        return Verdict(VerifierStatus.TAMPERED, detail=f"during the verification: {changed}")
+    last = steps[-1] if steps else None
+    if verdict.status is VerifierStatus.FAILED and last is not None and last.stopped == "time":
+        return Verdict(VerifierStatus.TIMEOUT, verdict.reward, verdict.components, "the last command ran out of time")
+    if (
+        verdict.status is VerifierStatus.FAILED
+        and last is not None
+        and last.exit_code == ExitCode.BLOCKED
+        and last.stopped != "none"
+    ):
+        return Verdict(
+            VerifierStatus.BLOCKED, verdict.reward, verdict.components, last.stderr or f"limit: {last.stopped}"
+        )
+    return verdict
+
+
+def _aside(spec: EnvironmentSpec) -> frozenset[str]:
+    """What stands at /verifier: all that is withheld or protected, pristine."""
+    protected = spec.protected()
+    listed = {path for path in spec.files for p in protected if path == p or path.startswith(f"{p}/")}
+    return spec.withheld() | listed
+
+
+def _changed(spec: EnvironmentSpec, workspace: Workspace, before: Mapping[str, str]) -> str:
+    """Which protected path differs, in words; empty if none does."""
+    if spec.metadata.get("allow_protected_file_edits"):
+        return ""
+    after = fingerprints(workspace.work, spec.protected())
+    different = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+    return f"protected: {', '.join(different[:5])}" if different else ""

@@ -1,0 +1,120 @@
+"""The verifier's run and what its exit status and output mean.
+
+It runs in a sandbox of its own after the model's last process is dead: clean environment, cwd /work, withheld and protected files
+read-only at /verifier. Its stdout counts only as one whole JSON object, so printing a second one never helps.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import msgspec
+
+from bashgym.envs.sandbox import Limits, SandboxResult, run_command
+from bashgym.envs.spec import Verifier
+from bashgym.envs.workspace import Workspace, write_files
+
+MOUNT = "/verifier"
+ENVIRONMENT = {
+    "BASHGYM_VERIFIER_DIR": MOUNT,
+    "PYTHONSAFEPATH": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+}
+TOTAL_TOLERANCE = 1e-6
+_BROKEN = (126, 127)
+"""bash: not executable, not found. The verifier itself is at fault."""
+
+
+class VerifierStatus(StrEnum):
+    """How an episode ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    TAMPERED = "tampered"
+    """A protected file was changed, made, replaced or removed."""
+    TIMEOUT = "timeout"
+    """Not passed, and a time limit was hit: the last command's, the episode's or the verifier's."""
+    FORMAT_ERROR = "format_error"
+    """The completion held no command."""
+    BLOCKED = "blocked"
+    """Not passed, and the last command was refused or ended by a limit other than time."""
+    REWARD_ERROR = "reward_error"
+    """The verifier did not give a verdict. Says nothing about the model."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A status and the reward that goes with it."""
+
+    status: VerifierStatus
+    reward: float = 0.0
+    components: dict[str, float] = field(default_factory=dict)
+    detail: str = ""
+
+
+class _Printed(msgspec.Struct, forbid_unknown_fields=True):
+    """What a verifier with reward components prints."""
+
+    reward_components: dict[str, float]
+    total_reward: float | None = None
+
+
+def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) -> Verdict:
+    """Probes, mounts the verifier and reads its verdict. The caller has put the files in `workspace.aside`."""
+    limits = msgspec.structs.replace(limits, wall_s=verifier.timeout_sec, cpu_s=math.ceil(verifier.timeout_sec))
+    if verifier.probe:
+        probe = run_command(verifier.probe, workdir=workspace.work, limits=limits)
+        if probe.timed_out:
+            return Verdict(VerifierStatus.TIMEOUT, detail="the probe ran out of time")
+        found = {"probe.out": probe.stdout, "probe.err": probe.stderr, "probe.code": f"{probe.exit_code}\n"}
+        write_files(workspace.aside, found)
+    result = run_command(
+        _command(verifier), workdir=workspace.work, limits=limits, readonly=[(workspace.aside, MOUNT)], env=ENVIRONMENT
+    )
+    if result.timed_out:
+        return Verdict(VerifierStatus.TIMEOUT, detail="the verifier ran out of time")
+    if result.exit_code in _BROKEN or result.exit_code > 128:
+        return Verdict(
+            VerifierStatus.REWARD_ERROR, detail=f"the verifier ended with {result.exit_code}: {result.stderr[:200]}"
+        )
+    if verifier.reward_components:
+        return _weighed(verifier, result)
+    passed = result.exit_code == 0
+    return Verdict(VerifierStatus.PASSED if passed else VerifierStatus.FAILED, float(passed), {}, result.stderr[:200])
+
+
+def _command(verifier: Verifier) -> str:
+    """The verifier's command; one that begins with its own path runs the pristine copy, executable bit or not."""
+    first, _, rest = verifier.command.strip().partition(" ")
+    if first.removeprefix("./") != verifier.path:
+        return verifier.command
+    return f"bash {shlex.quote(f'{MOUNT}/{verifier.path}')} {rest}".rstrip()
+
+
+def _weighed(verifier: Verifier, result: SandboxResult) -> Verdict:
+    """The weighted sum of the printed components. Passing needs exit status 0 and the threshold."""
+
+    def broken(reason: str) -> Verdict:
+        return Verdict(VerifierStatus.REWARD_ERROR, detail=reason)
+
+    if result.exit_code:
+        return Verdict(VerifierStatus.FAILED, detail=result.stderr[:200])
+    try:
+        printed = msgspec.json.decode(result.stdout, type=_Printed)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return broken(f"the verifier's output is not one JSON object with reward_components: {error}")
+    names = {component.name for component in verifier.reward_components}
+    if printed.reward_components.keys() != names:
+        return broken(f"the verifier names {sorted(printed.reward_components)}, the spec {sorted(names)}")
+    total = sum(c.weight * printed.reward_components[c.name] for c in verifier.reward_components)
+    if not math.isfinite(total):
+        return broken("a reward component is not finite")
+    if printed.total_reward is not None and abs(printed.total_reward - total) > TOTAL_TOLERANCE * max(1.0, abs(total)):
+        return broken(f"total_reward is {printed.total_reward}, the weighted sum {total}")
+    passed = total >= verifier.success_threshold - TOTAL_TOLERANCE
+    status = VerifierStatus.PASSED if passed else VerifierStatus.FAILED
+    return Verdict(status, total, printed.reward_components)

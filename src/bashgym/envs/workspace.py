@@ -1,0 +1,141 @@
+"""Temporary workspaces: made from a spec's files, owned by the sandbox's user, fingerprinted, and always removed.
+
+Reads of what a command left behind never follow links, open devices or wait for a pipe.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bashgym.core.errors import fail
+from bashgym.envs.sandbox import host_user
+
+HOOKS = frozenset({"conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini"})
+"""Files that change how a verifier written in Python runs merely by being there. New ones count as tampering."""
+MAX_HOOK_ENTRIES = 100_000
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """The two folders of an episode."""
+
+    work: Path
+    """Mounted writable at /work."""
+    aside: Path
+    """Never mounted while the model acts; read-only at /verifier afterwards."""
+
+
+@contextmanager
+def temporary_workspace(files: Mapping[str, str], root: Path | None = None) -> Iterator[Workspace]:
+    """A fresh workspace below `root` (default: the system's temporary folder); removed whatever happens."""
+    base = Path(tempfile.mkdtemp(prefix="bashgym-episode-", dir=root))
+    try:
+        workspace = Workspace(base / "work", base / "aside")
+        user = host_user()
+        for folder in (workspace.work, workspace.aside):
+            folder.mkdir(mode=0o755)
+        if user is not None:
+            os.chown(base, user, user)
+        write_files(workspace.work, files, user)
+        yield workspace
+    finally:
+        remove_tree(base)
+
+
+def write_files(folder: Path, files: Mapping[str, str], user: int | None = None) -> None:
+    """Writes `files` (validated relative paths) as 0644 into a folder that no command has touched yet."""
+    made = {folder}
+    for path, text in files.items():
+        target = folder / path
+        if target.parent not in made:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            made.update(parent for parent in target.parents if parent.is_relative_to(folder))
+        target.write_bytes(text.encode("utf-8", "surrogatepass"))
+        target.chmod(0o644)
+        made.add(target)
+    for path in made:
+        if path.is_dir():
+            path.chmod(0o755)
+        if user is not None:
+            os.chown(path, user, user)
+
+
+def remove_tree(folder: Path) -> None:
+    """Removes a folder that a command may have filled with unreadable or absurdly deep folders."""
+    try:
+        shutil.rmtree(folder)
+    except (OSError, RecursionError):
+        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
+        done = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
+        if folder.exists():
+            reason = done.stderr.decode("utf-8", "replace").strip()[:200]
+            raise fail("directory_unwritable", f"{folder} could not be removed: {reason}") from None
+
+
+def fingerprint(folder: Path, path: str) -> str:
+    """What is at `folder/path`: `absent`, or a string that differs whenever content, kind or a link on the way differs.
+
+    Folders count with everything in them. Unreadable content is a state of its own.
+    """
+    at = folder
+    for part in path.split("/"):
+        if at.is_symlink():
+            return f"below a link: {at}"
+        at = at / part
+    return _state(at)
+
+
+def _state(path: Path) -> str:
+    try:
+        info = path.lstat()
+        if stat.S_ISLNK(info.st_mode):
+            return f"link {os.readlink(path)}"
+        if stat.S_ISREG(info.st_mode):
+            return f"file {_digest(path)}"
+        if stat.S_ISDIR(info.st_mode):
+            return f"folder {_digest_folder(path)}"
+    except (FileNotFoundError, NotADirectoryError):
+        return "absent"
+    except (OSError, RecursionError) as error:
+        return f"unreadable: {type(error).__name__}"
+    return f"special {stat.S_IFMT(info.st_mode):o}"
+
+
+def _digest(path: Path) -> str:
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _digest_folder(path: Path) -> str:
+    entries = sorted(os.listdir(path))
+    return hashlib.sha256(repr([(name, _state(path / name)) for name in entries]).encode()).hexdigest()
+
+
+def fingerprints(folder: Path, paths: Iterable[str]) -> dict[str, str]:
+    """`fingerprint` of each path, and of each hook file anywhere below `folder`."""
+    return {path: fingerprint(folder, path) for path in (*paths, *_hooks(folder))}
+
+
+def _hooks(folder: Path) -> list[str]:
+    found, pending, entries = [], [folder], 0
+    while pending:
+        try:
+            with os.scandir(pending.pop()) as listing:
+                for entry in listing:
+                    entries += 1
+                    if entry.name in HOOKS or entry.name.endswith(".pth"):
+                        found.append(os.path.relpath(entry.path, folder))
+                    if entry.is_dir(follow_symlinks=False) and entries < MAX_HOOK_ENTRIES:
+                        pending.append(Path(entry.path))
+        except OSError:
+            continue
+    return found

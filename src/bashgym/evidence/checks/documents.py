@@ -1,0 +1,152 @@
+"""JSON documents that a card binds: plan, source manifest, reward eval, and kinds without rules of their own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bashgym.core.errors import BashGymError
+from bashgym.core.files import read_object
+from bashgym.evidence.card import PATH_FIELDS
+from bashgym.evidence.context import Context
+from bashgym.evidence.findings import Gate
+from bashgym.methods import registry
+
+_VERDICT_KEYS = ("ok", "ship", "passed")
+
+
+def check_documents(ctx: Context) -> None:
+    """Every document of the card."""
+    _check_plan(ctx)
+    _check_sources(ctx)
+    _check_reward_eval(ctx)
+    _check_smoke_bundle(ctx)
+    for kind in sorted(ctx.files.keys() - PATH_FIELDS.keys()):
+        _check_other(ctx, kind)
+
+
+def load(ctx: Context, kind: str, gate: Gate, code: str) -> dict[str, Any] | None:
+    """The JSON object of an intact entry; a finding and None if it is not one."""
+    path = ctx.files.get(kind)
+    if path is None:
+        return None
+    try:
+        return read_object(path)
+    except BashGymError as error:
+        ctx.book.fail(gate, code, error.message, PATH_FIELDS.get(kind, kind), path=str(path))
+        return None
+
+
+def is_simulated(document: dict[str, Any]) -> bool:
+    """Whether a document says that it was not measured."""
+    return bool(document.get("simulated") or document.get("is_simulation"))
+
+
+def _check_plan(ctx: Context) -> None:
+    plan = load(ctx, "training_plan", Gate.SOURCES, "invalid_training_plan_json")
+    if plan is None:
+        return
+    try:
+        planned = registry.get(str(plan.get("strategy", ""))).name
+    except BashGymError:
+        planned = ""
+    if ctx.method and planned != ctx.method.name:
+        message = f"the plan is for {plan.get('strategy')!r}, the card for {ctx.card.training_method}"
+        ctx.book.fail(Gate.SOURCES, "training_plan_strategy_mismatch", message, "training_plan_path")
+    else:
+        ctx.accepted.add("training_plan")
+
+
+def _check_sources(ctx: Context) -> None:
+    manifest = load(ctx, "source_manifest", Gate.SOURCES, "invalid_source_manifest_json")
+    if manifest is None:
+        return
+    code, message = _source_fault(manifest, ctx.run.get("dataset_digest"))
+    if code:
+        ctx.book.fail(Gate.SOURCES, code, message, "source_manifest_path")
+        return
+    if manifest["use_verdict"] == "override":
+        reason = str(manifest["override_reason"])[:400]
+        ctx.book.warn(Gate.SOURCES, "source_manifest_override", reason, "source_manifest_path")
+    ctx.accepted.add("source_manifest")
+
+
+def _source_fault(manifest: dict[str, Any], trained: object) -> tuple[str, str]:
+    """(code, message) of what is wrong with a source manifest for a run that trained on the file of that digest."""
+    sources, verdict = manifest.get("sources"), manifest.get("use_verdict")
+    usable = [source for source in sources if isinstance(source, dict)] if isinstance(sources, list) else []
+    known = manifest.get("schema_version") == "bashgym.source_manifest.v1"
+    reason = str(manifest.get("override_reason") or "").strip()
+    digests = {source.get("sha256") for source in usable}
+    faults = (
+        (not known or not usable, "invalid_source_manifest_schema", "not a bashgym.source_manifest.v1 with sources"),
+        (not verdict, "missing_source_manifest_use_verdict", "use_verdict is missing"),
+        (verdict not in ("allowed", "override"), "source_manifest_use_blocked", f"use_verdict is {verdict!r}"),
+        (
+            verdict == "override" and not reason,
+            "source_manifest_override_reason_missing",
+            "an override needs its override_reason",
+        ),
+        (
+            bool(trained) and trained not in digests,
+            "evidence_run_mismatch",
+            "the file that the run trained on is not among the sources (by digest)",
+        ),
+    )
+    return next(((code, message) for wrong, code, message in faults if wrong), ("", ""))
+
+
+def _check_reward_eval(ctx: Context) -> None:
+    document = load(ctx, "reward_eval", Gate.METHOD, "invalid_reward_eval_json")
+    if document is None:
+        return
+    field, fail, before = "reward_eval_path", ctx.book.fail, len(ctx.book.findings)
+    metrics = document.get("metrics")
+    metrics = metrics if isinstance(metrics, dict) else {}
+    if document.get("schema_version") != "bashgym.reward_model_eval.v1":
+        fail(Gate.METHOD, "invalid_reward_eval_schema", "not a bashgym.reward_model_eval.v1", field)
+    if document.get("ok") is not True or is_simulated(document):
+        fail(Gate.METHOD, "reward_eval_not_ok", "the evaluation of the reward model is not ok, or is simulated", field)
+    if not metrics:
+        fail(Gate.METHOD, "reward_eval_missing_metrics", "the evaluation has no metrics", field)
+    if metrics.get("eval_only_leakage_count"):
+        message = f"{metrics['eval_only_leakage_count']} held-out record(s) were trained on"
+        fail(Gate.METHOD, "reward_eval_eval_only_leakage", message, field)
+    if metrics and metrics.get("heldout_pair_accuracy") is None:
+        ctx.book.warn(Gate.METHOD, "reward_eval_no_heldout_quality_metric", "no heldout_pair_accuracy", field)
+    if not any(f.level == "fail" for f in ctx.book.findings[before:]):
+        ctx.accepted.add("reward_eval")
+
+
+def _check_smoke_bundle(ctx: Context) -> None:
+    document = load(ctx, "smoke_bundle", Gate.METHOD, "invalid_smoke_bundle_json")
+    if document is None:
+        return
+    if document.get("contract_ready") is True and document.get("optimizer_ready") is True:
+        ctx.accepted.add("smoke_bundle")
+    else:
+        message = "the smoke bundle is not ready for the optimizer"
+        ctx.book.warn(Gate.METHOD, "smoke_bundle_not_ready", message, "smoke_bundle_path")
+
+
+def _check_other(ctx: Context, kind: str) -> None:
+    """Evidence of a kind that has no checker yet: it must be real, about this run, and say yes."""
+    document = load(ctx, kind, Gate.METHOD, f"invalid_{kind}_json")
+    if document is None:
+        return
+    gate = document.get("gate")
+    verdicts = [part.get(key) for part in (document, gate if isinstance(gate, dict) else {}) for key in _VERDICT_KEYS]
+    said = [value for value in verdicts if value is not None]
+    candidate = document.get("candidate")
+    digest = candidate.get("digest") if isinstance(candidate, dict) else None
+    ours = document.get("run_id") == ctx.card.run_id or digest in (ctx.run.get("artifacts") or {}).values()
+    if is_simulated(document):
+        ctx.book.fail(Gate.METHOD, "evidence_simulated", f"{kind} evidence is simulated and satisfies nothing", kind)
+    elif document.get("smoke") and ctx.strict:
+        ctx.book.fail(Gate.METHOD, "evidence_smoke", f"{kind} evidence is of a smoke run and proves no quality", kind)
+    elif not ours:
+        message = f"{kind} evidence names neither this run nor its model"
+        ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", message, kind)
+    elif not said or any(value is not True for value in said):
+        ctx.book.fail(Gate.METHOD, f"{kind}_not_ok", f"{kind} evidence does not say that it passed", kind)
+    else:
+        ctx.accepted.add(kind)

@@ -1,0 +1,143 @@
+"""Release evidence: an eval report, re-read down to its score files, bound to a run, and judged by the release gate.
+
+The gate never trusts a summary: effect and pass rates are taken again from the score files, the candidate is compared
+with the run's own saved model by digest, and the held-out items are looked for in the training rows.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from bashgym.core.canonical import digest_file
+from bashgym.core.clock import utc_now
+from bashgym.core.errors import fail
+from bashgym.core.files import atomic_write_json
+from bashgym.evidence.binding import read_or_empty
+from bashgym.evidence.bundle import stored
+from bashgym.evidence.inspection import Inspection, inspect, part, score_path
+
+SCHEMA = "bashgym.release_evidence.v1"
+GATE_SCHEMA = "bashgym.release_gate.v1"
+FLOORS: dict[str, float] = {
+    "min_effect": 0.0,
+    "min_items": 20,
+    "min_clusters": 2,
+    "max_missing_rate": 0.02,
+    "max_tamper_rate": 0.0,
+    "max_train_overlap": 0,
+}
+"""The laxest thresholds with which a gate may ship."""
+_EXECUTED_SUITES = ("terminal", "env")
+
+
+def build_release_evidence(
+    eval_report_path: Path, *, run_dir: Path, min_effect: float = 0.0, output: Path | None = None
+) -> dict[str, Any]:
+    """The release evidence of a run from one eval report; written to `output` when given.
+
+    Effects are differences of pass rates in [-1, 1]; `min_effect` is the smallest that ships. Raises
+    `digest_mismatch` when a score file changed or the report is about another model, `eval_incomplete` when items are
+    doubled or unreadable.
+    """
+    if not 0 <= min_effect <= 1:
+        raise fail("invalid_field", f"min_effect must lie in [0, 1], got {min_effect}", fields=["min_effect"])
+    found = inspect(eval_report_path, run_dir)
+    if found.problems:
+        code, message = found.problems[0]
+        raise fail(
+            "eval_incomplete" if code == "eval_incomplete" else "digest_mismatch",
+            f"{eval_report_path}: {message}",
+            hint="Evaluate this run's final model again: `bashgym eval run --model <run_id> --baseline <base-model>`.",
+        )
+    base = (output or eval_report_path).parent
+    document = _document(found, eval_report_path, run_dir, {**FLOORS, "min_effect": min_effect}, base)
+    if output is not None:
+        atomic_write_json(output, document)
+    return document
+
+
+def gate(report: dict[str, Any], observed: dict[str, float | None], thresholds: dict[str, float]) -> dict[str, Any]:
+    """`bashgym.release_gate.v1`. Pure: the same inputs give the same verdict.
+
+    `trace_ship` is the paired held-out comparison, `environment_ship` the same on a suite that executes its verifiers
+    (null elsewhere), `external_benchmark_ship` is null until benchmarks are attached.
+    """
+    reasons = _reasons(report, observed, thresholds)
+    ship = not reasons
+    return {
+        "schema_version": GATE_SCHEMA,
+        "ship": ship,
+        "trace_ship": ship,
+        "environment_ship": ship if is_executed(part(report, "suite")) else None,
+        "external_benchmark_ship": None,
+        "reasons": reasons,
+        "thresholds": thresholds,
+        "observed": observed,
+    }
+
+
+def is_executed(suite: dict[str, Any]) -> bool:
+    """Whether the suite runs verifiers instead of comparing text."""
+    return suite.get("executed") is True or str(suite.get("name", "")).startswith(_EXECUTED_SUITES)
+
+
+def _reasons(report: dict[str, Any], observed: dict[str, float | None], limits: dict[str, float]) -> list[str]:
+    def seen(name: str, otherwise: float) -> float:
+        value = observed.get(name)
+        return otherwise if value is None else value
+
+    comparison = part(report, "comparison")
+    n_items, n_clusters = seen("n_scored", 0), seen("n_clusters", 0)
+    effect, low = seen("effect", -1), seen("ci_low", -1)
+    missing, tampered, overlap = seen("missing_rate", 1), seen("tamper_rate", 0), seen("train_overlap", 0)
+    split = str(part(report, "suite").get("split", ""))
+    checks = (
+        (split.startswith("train"), "the suite is the training split"),
+        (report.get("simulated") is not False, "the evaluation is simulated, or does not say that it is not"),
+        (comparison.get("verdict") != "improved", f"the verdict is {comparison.get('verdict')!r}, not 'improved'"),
+        (not low > 0, f"the interval of the effect begins at {low:.4g} and does not exclude zero"),
+        (
+            not (effect > 0 and effect >= limits["min_effect"]),
+            f"the effect {effect:.4g} is below {limits['min_effect']:.4g}",
+        ),
+        (
+            n_items < limits["min_items"],
+            f"{n_items:.0f} items were scored on both sides; {limits['min_items']:.0f} are needed",
+        ),
+        (n_clusters < limits["min_clusters"], f"{n_clusters:.0f} cluster(s); {limits['min_clusters']:.0f} are needed"),
+        (not missing <= limits["max_missing_rate"], f"{missing:.1%} of the items have no score on one side"),
+        (tampered > limits["max_tamper_rate"], f"{tampered:.1%} of the attempts touched what they must not"),
+        (overlap > limits["max_train_overlap"], f"{overlap:.0f} held-out question(s) are in the training rows"),
+    )
+    return [reason for failed, reason in checks if failed]
+
+
+def _document(
+    found: Inspection, report_path: Path, run_dir: Path, thresholds: dict[str, float], base: Path
+) -> dict[str, Any]:
+    verdict = gate(found.report, found.observed, thresholds)
+    files = [("eval_report", report_path)]
+    for side in ("candidate", "baseline"):
+        path = score_path(part(part(found.report, "scores"), side), report_path.parent)
+        files += [(f"scores_{side}", path)] if path else []
+    run_id = read_or_empty(run_dir / "manifest.json").get("run_id") or run_dir.name
+    entries = [
+        {"kind": kind, "path": stored(path, base), "sha256": digest_file(path), "run_id": run_id}
+        for kind, path in files
+    ]
+    return {
+        "schema_version": SCHEMA,
+        "run_id": run_id,
+        "created_at": utc_now(),
+        "ship": verdict["ship"],
+        "release_gate": verdict,
+        "evidence": entries,
+        "eval_report": {"path": entries[0]["path"], "sha256": entries[0]["sha256"]},
+        "suite": part(found.report, "suite"),
+        "candidate": {"digest": part(found.report, "candidate").get("digest")},
+        "baseline": {"digest": part(found.report, "baseline").get("digest")},
+        "verdict": part(found.report, "comparison").get("verdict"),
+        "simulated": found.report.get("simulated") is not False,
+        "smoke": found.report.get("smoke") is not False,
+    }

@@ -1,0 +1,295 @@
+"""RunCards: create, validate, attach evidence, list. What CLI and API call; the rules are in `rules`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bashgym.core.clock import utc_now
+from bashgym.core.errors import BashGymError, fail
+from bashgym.core.files import read_object, writable_dir
+from bashgym.evidence.binding import bind, find_run, read_or_empty
+from bashgym.evidence.bundle import located, measure, resolve_input, stored
+from bashgym.evidence.card import PATH_FIELDS, PROMOTING, SCHEMA, RunCard, read_card, write_card
+from bashgym.evidence.explain import artifact_status, promotion_explanation
+from bashgym.evidence.findings import Book, Gate, Level
+from bashgym.evidence.rules import judge
+from bashgym.methods.spec import EvidenceKind
+
+RESULT = "bashgym.run_card_result.v1"
+VALIDATION = "bashgym.run_card_validation.v1"
+LIST = "bashgym.run_card_list.v1"
+_BESIDE = {
+    "training_plan": "training_plan.json",
+    "source_manifest": "source_manifest.json",
+    "metrics": "metrics.jsonl",
+    "release_evidence": "release_evidence.json",
+}
+"""Evidence that is taken from the run directory when it is not given."""
+_MANIFESTS = ("split_manifest", "decontamination_manifest")
+KINDS = frozenset({*PATH_FIELDS, *EvidenceKind, *_MANIFESTS})
+"""Kinds that `evidence` takes."""
+
+
+def create(
+    *,
+    run_id: str,
+    training_method: str,
+    base_model: str,
+    compute_target: str,
+    output: str | Path,
+    training_plan: str | None = None,
+    source_manifest: str | None = None,
+    preference_pairs: str | None = None,
+    reward_examples: str | None = None,
+    reward_eval: str | None = None,
+    dataset_card: str | None = None,
+    backend: str | None = None,
+    metrics: str | None = None,
+    release_evidence: str | None = None,
+    smoke_bundle: str | None = None,
+    session_distillation_records: str | None = None,
+    session_distillation_metrics: str | None = None,
+    reader_model: str = "",
+    confidence_threshold: float | None = None,
+    hint_policy: str = "",
+    mask_policy: str = "",
+    target_token_count: int | None = None,
+    claim_tier: str = "local_smoke",
+    threshold: Sequence[str] = (),
+    output_artifact: Sequence[str] = (),
+    known_limitation: Sequence[str] = (),
+    decision: str = "pending",
+    promotion: bool = False,
+    no_git: bool = False,
+    evidence: Mapping[str, str] | None = None,
+    models_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Measures the evidence, writes the card whole, and judges it: `bashgym.run_card_result.v1`.
+
+    The card is written also when it is not ok; a decision that promotes is then written as `hold`. `evidence` maps
+    further kinds (see `KINDS`) to files. `threshold` entries are `name=number`.
+    """
+    path = Path(output).expanduser().absolute()
+    writable_dir(path.parent)
+    run_dir = find_run(run_id, path.parent, models_dir)
+    manifest = read_or_empty(run_dir / "manifest.json") if run_dir else {}
+    code = manifest.get("code") if isinstance(manifest.get("code"), dict) and not no_git else {}
+    card = RunCard(
+        run_id=run_id,
+        training_method=training_method,
+        base_model=base_model,
+        compute_target_id=compute_target,
+        session_distillation_reader_model=reader_model,
+        session_distillation_confidence_threshold=confidence_threshold,
+        session_distillation_hint_policy=hint_policy,
+        session_distillation_mask_policy=mask_policy,
+        session_distillation_target_token_count=target_token_count,
+        backend=backend or _backend(manifest),
+        git_commit=str((code or {}).get("git_commit") or ""),
+        branch=str((code or {}).get("branch") or ""),
+        claim_tier=claim_tier,
+        thresholds=parse_thresholds(threshold),
+        outputs=[stored(resolve_input(item, path.parent), path.parent) for item in output_artifact],
+        known_limitations=list(known_limitation),
+        decision=decision,
+        created_at=utc_now(),
+        run=bind(run_dir, path.parent) if run_dir else {},
+        code=code or {},
+    )
+    given = {
+        "training_plan": training_plan,
+        "source_manifest": source_manifest,
+        "preference_pairs": preference_pairs,
+        "reward_examples": reward_examples,
+        "reward_eval": reward_eval,
+        "dataset_card": dataset_card,
+        "metrics": metrics,
+        "release_evidence": release_evidence,
+        "smoke_bundle": smoke_bundle,
+        "session_records": session_distillation_records,
+        "masked_token_metrics": session_distillation_metrics,
+        **(evidence or {}),
+    }
+    book = Book()
+    _bind_files(card, path.parent, _with_defaults(given, run_dir), run_dir, book)
+    return _finish("RunCard created", card, path, book, promotion=promotion, models_dir=models_dir)
+
+
+def validate(path: str | Path, promotion: bool = False, models_dir: Path | None = None) -> dict[str, Any]:
+    """Re-hashes and re-judges a card, changing nothing: `bashgym.run_card_validation.v1`."""
+    place, book = Path(path).expanduser().absolute(), Book()
+    card = read_card(place, book)
+    ctx = judge(card, place.parent, promotion=promotion, book=book, models_dir=models_dir)
+    explanation = promotion_explanation(book.findings, ctx.promotion)
+    return {
+        "schema_version": VALIDATION,
+        "ok": explanation["ok"],
+        "path": str(place),
+        "run_id": card.run_id,
+        "promotion": ctx.promotion,
+        "decision": card.decision,
+        "claim_tier": card.claim_tier,
+        "findings": msgspec.to_builtins(book.findings),
+        "artifact_status": artifact_status(ctx),
+        "promotion_explanation": explanation,
+    }
+
+
+def attach_evidence(
+    path: str | Path,
+    *,
+    training_plan: str | None = None,
+    source_manifest: str | None = None,
+    preference_pairs: str | None = None,
+    reward_examples: str | None = None,
+    reward_eval: str | None = None,
+    dataset_card: str | None = None,
+    metrics: str | None = None,
+    release_evidence: str | None = None,
+    smoke_bundle: str | None = None,
+    session_distillation_records: str | None = None,
+    session_distillation_metrics: str | None = None,
+    evidence: Mapping[str, str] | None = None,
+    claim_tier: str | None = None,
+    output: str | Path | None = None,
+    promotion: bool = False,
+    models_dir: Path | None = None,
+) -> dict[str, Any]:
+    """Binds further files (replacing those of the same kind), writes the card to `output` or in place, and judges it.
+
+    A card that was edited by hand is refused with `run_card_invalid`: attaching would seal the edit.
+    """
+    place, book = Path(path).expanduser().absolute(), Book()
+    card = read_card(place, book)
+    if book.findings:
+        found = book.findings[0]
+        raise fail("run_card_invalid", f"{place}: {found.message}", hint="Create the card again.", fields=[found.field])
+    target = Path(output).expanduser().absolute() if output else place
+    writable_dir(target.parent)
+    if target.parent != place.parent:
+        _rebase(card, place.parent, target.parent)
+    given = {
+        "training_plan": training_plan,
+        "source_manifest": source_manifest,
+        "preference_pairs": preference_pairs,
+        "reward_examples": reward_examples,
+        "reward_eval": reward_eval,
+        "dataset_card": dataset_card,
+        "metrics": metrics,
+        "release_evidence": release_evidence,
+        "smoke_bundle": smoke_bundle,
+        "session_records": session_distillation_records,
+        "masked_token_metrics": session_distillation_metrics,
+        **(evidence or {}),
+    }
+    run_dir = find_run(card.run_id, target.parent, models_dir, card.run.get("path"))
+    _bind_files(card, target.parent, {k: v for k, v in given.items() if v}, run_dir, book)
+    card.claim_tier = claim_tier or card.claim_tier
+    return _finish("Evidence attached", card, target, book, promotion=promotion, models_dir=models_dir)
+
+
+def list_cards(roots: Sequence[Path], limit: int = 20) -> dict[str, Any]:
+    """The RunCards in `roots` and in the folders directly below them, newest first. Broken files are left out."""
+    found: dict[Path, float] = {}
+    for root in roots:
+        for pattern in ("run_card*.json", "*/run_card*.json"):
+            found.update({path.resolve(): path.stat().st_mtime for path in root.glob(pattern) if path.is_file()})
+    cards: list[dict[str, Any]] = []
+    for path, modified in sorted(found.items(), key=lambda item: (-item[1], str(item[0]))):
+        if len(cards) >= limit:
+            break
+        try:
+            raw = read_object(path)
+        except BashGymError:
+            continue
+        if raw.get("schema_version") == SCHEMA:
+            fields = ("run_id", "training_method", "base_model", "claim_tier", "decision")
+            cards.append({**{name: raw.get(name) for name in fields}, "path": str(path), "modified": modified})
+    return {"schema_version": LIST, "run_cards": cards}
+
+
+def parse_thresholds(items: Sequence[str]) -> dict[str, float]:
+    """`name=number` items; `invalid_field` for anything else."""
+    found: dict[str, float] = {}
+    for item in items:
+        name, _, text = item.partition("=")
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not name.strip() or not math.isfinite(value):
+            raise fail("invalid_field", f"a threshold is name=number, got {item[:80]!r}", fields=["threshold"])
+        found[name.strip()] = value
+    return found
+
+
+def _with_defaults(given: Mapping[str, str | None], run_dir: Path | None) -> dict[str, str]:
+    files = {kind: path for kind, path in given.items() if path}
+    for kind, name in _BESIDE.items():
+        if kind not in files and run_dir is not None and (run_dir / name).is_file():
+            files[kind] = str(run_dir / name)
+    return files
+
+
+def _bind_files(card: RunCard, card_dir: Path, files: Mapping[str, str], run_dir: Path | None, book: Book) -> None:
+    """Measures each file into an entry. One that is not there becomes a finding, its path stays in the card."""
+    for kind, given in files.items():
+        if kind not in KINDS:
+            raise fail(
+                "invalid_field",
+                f"no evidence kind is called {kind[:60]!r}",
+                hint=f"Known: {', '.join(sorted(KINDS))}.",
+                fields=["evidence"],
+            )
+        path, field = resolve_input(given, card_dir), PATH_FIELDS.get(kind)
+        card.evidence = [entry for entry in card.evidence if entry.kind != kind]
+        try:
+            entry = measure(kind, path, card_dir=card_dir, run_id=card.run_id, run_dir=run_dir)
+        except BashGymError as error:
+            name = field or kind
+            book.fail(Gate.EVIDENCE, f"missing_{name}_file", error.message, name, path=stored(path, card_dir))
+        else:
+            card.evidence.append(entry)
+        if field:
+            setattr(card, field, stored(path, card_dir))
+
+
+def _rebase(card: RunCard, old: Path, new: Path) -> None:
+    """Paths as seen from another folder."""
+    card.evidence = [msgspec.structs.replace(e, path=stored(located(e.path, old), new)) for e in card.evidence]
+    for field in PATH_FIELDS.values():
+        if value := getattr(card, field):
+            setattr(card, field, stored(located(value, old), new))
+    card.outputs = [stored(located(item, old), new) for item in card.outputs]
+    if isinstance(card.run.get("path"), str):
+        card.run = {**card.run, "path": stored(located(card.run["path"], old), new)}
+
+
+def _finish(
+    title: str, card: RunCard, path: Path, book: Book, *, promotion: bool, models_dir: Path | None
+) -> dict[str, Any]:
+    ctx = judge(card, path.parent, promotion=promotion, book=book, models_dir=models_dir)
+    if card.decision in PROMOTING and book.blocked():
+        card.decision = "hold"
+    write_card(path, card)
+    explanation = promotion_explanation(book.findings, ctx.promotion)
+    return {
+        "schema_version": RESULT,
+        "title": title,
+        "ok": not any(finding.level == Level.FAIL for finding in book.findings),
+        "path": str(path),
+        "run_card": msgspec.to_builtins(card),
+        "findings": msgspec.to_builtins(book.findings),
+        "artifact_status": artifact_status(ctx),
+        "promotion_explanation": explanation,
+    }
+
+
+def _backend(manifest: Mapping[str, Any]) -> str:
+    chosen = manifest.get("backend")
+    return str(chosen.get("name") or "") if isinstance(chosen, dict) else ""

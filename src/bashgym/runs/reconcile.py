@@ -1,0 +1,85 @@
+"""A live run always has exactly one supervisor. If it was killed, the next one who looks starts another, which adopts."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from bashgym.core.errors import BashGymError
+from bashgym.core.process import ProcessIdentity, is_alive
+from bashgym.core.runtime import child_env
+from bashgym.core.settings import Settings
+from bashgym.store.run_dir import TERMINAL, RunDir, RunStatus
+
+LOCK = "supervisor.lock"
+
+
+def spawn_supervisor(run: RunDir, settings: Settings) -> int:
+    """Starts a detached supervisor for `run` and returns its pid. It outlives this process and its terminal."""
+    env = child_env(
+        BASHGYM_DIR=str(settings.home),
+        BASHGYM_MODELS_DIR=str(run.path.parent),
+        BASHGYM_DATABASE_URL=settings.database_url,
+        BASHGYM_TRAINING_PYTHON=settings.training_python,
+    )
+    with run.file("supervisor.log").open("ab") as log:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "bashgym.runs.supervisor", str(run.path)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            close_fds=True,
+            cwd=os.fspath(Path.cwd()),
+            env=env,
+        )
+    # In a long-lived server somebody has to reap it; in a short-lived command init does.
+    threading.Thread(target=child.wait, name=f"reaper-{child.pid}", daemon=True).start()
+    return child.pid
+
+
+def ensure_supervised(run: RunDir, settings: Settings) -> bool:
+    """Starts an adopting supervisor if the run is live here and has none; True if it did."""
+    try:
+        state = run.state()
+    except BashGymError:
+        return False
+    if state.status in TERMINAL | {RunStatus.PAUSED, RunStatus.UNKNOWN} or lock_held(run):
+        return False
+    if state.supervisor:
+        who = ProcessIdentity.from_dict(state.supervisor)
+        if who.host != socket.gethostname() or is_alive(who):
+            return False
+    spawn_supervisor(run, settings)
+    return True
+
+
+def lock_held(run: RunDir) -> bool:
+    """True while some supervisor of this run lives (on this file system)."""
+    try:
+        handle = os.open(run.file(LOCK), os.O_RDWR)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def take_lock(run: RunDir) -> int | None:
+    """The supervisor's lock for as long as the returned descriptor is open; None if another one has it."""
+    handle = os.open(run.file(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        return None
+    return handle

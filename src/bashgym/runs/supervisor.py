@@ -1,0 +1,211 @@
+"""`python -m bashgym.runs.supervisor RUN_DIR`: the one small process that owns a live run. No torch.
+
+Launches the trainer (or adopts the one that a killed predecessor left), tails metrics into the index, heartbeats,
+obeys control.json, and records how it ended. While it holds supervisor.lock it is the only writer of run_state.json
+and events.jsonl's lifecycle entries. The database is an index: if it is not reachable, the run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bashgym.core.clock import epoch_s, utc_now
+from bashgym.core.errors import BashGymError
+from bashgym.core.files import read_object
+from bashgym.core.process import ProcessIdentity, end_group, identity, is_alive
+from bashgym.core.runtime import child_env
+from bashgym.core.settings import Settings
+from bashgym.runs import verdicts
+from bashgym.runs.index import RunIndex
+from bashgym.runs.lifecycle import check_transition
+from bashgym.runs.progress import progress_of
+from bashgym.runs.reconcile import take_lock
+from bashgym.store.jsonl import JsonlTail
+from bashgym.store.run_dir import TERMINAL, RunDir, RunState, RunStatus
+
+POLL_S = 0.05
+HEARTBEAT_S = 2.0
+STATE_INTERVAL_S = 0.5
+GRACE_S = 8.0
+
+
+class Supervisor:
+    """One attempt of one run, from launch or adoption to its end."""
+
+    def __init__(self, run: RunDir, settings: Settings) -> None:
+        self.run, self.settings = run, settings
+        self.state: RunState = run.state()
+        self.index = RunIndex(run, settings)
+        self.tail = JsonlTail(run.metrics_path)
+        self.child: subprocess.Popen[bytes] | None = None
+        self.phase: dict[str, Any] = {}
+        self._written = 0.0
+        self._steps: list[tuple[float, int]] = []
+
+    def supervise(self) -> None:
+        """Runs until the trainer has ended and its end is recorded."""
+        adopted = self._adopt()
+        if self.state.status in TERMINAL | {RunStatus.PAUSED}:
+            return
+        if not adopted:
+            if self.state.status != RunStatus.QUEUED:
+                self._finish(None)  # our predecessor and its trainer are both gone: its files say how it ended
+                return
+            if self.run.control() == "stop":
+                self._close(RunStatus.CANCELLED, "stopped before the trainer began", None, None)
+                return
+            self._launch()
+        code = self._watch()
+        self._finish(code)
+
+    def _adopt(self) -> bool:
+        """True if the trainer of this run lives: exactly that process, not one that got its pid."""
+        mine = identity()
+        self.state.trainer = trainer = self.state.trainer or self._recorded_trainer()
+        alive = bool(trainer) and is_alive(ProcessIdentity.from_dict(trainer or {}))
+        if alive:
+            self.run.append_event("supervisor-adopted", supervisor=mine.pid, trainer=trainer)
+        if self.state.status not in TERMINAL | {RunStatus.PAUSED}:
+            self.state.supervisor = mine.as_dict()
+            self._write(force=True)
+        return alive
+
+    def _recorded_trainer(self) -> dict[str, Any] | None:
+        """What a trainer says of itself, for a predecessor killed before it could write that down."""
+        if self.state.status == RunStatus.QUEUED:
+            return None
+        try:
+            return read_object(self.run.file("trainer_process.json"))
+        except BashGymError:
+            return None
+
+    def _launch(self) -> None:
+        self._become(RunStatus.PREPARING, "loading model and data")
+        for name in ("trainer.json", "trainer_process.json", "trainer_exit.json", "trainer_error.json"):
+            self.run.file(name).unlink(missing_ok=True)
+        command = [self.settings.training_python, "-u", "-m", "bashgym.training", str(self.run.path)]
+        env = child_env(
+            TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="warning", PYTHONFAULTHANDLER="1"
+        )
+        with self.run.log_path.open("ab") as log:
+            self.child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env
+            )
+        who = identity(self.child.pid)
+        self.state.trainer = who.as_dict()
+        self._write(force=True)
+        self.run.append_event("training-started", attempt=self.state.attempt, trainer=self.state.trainer)
+        self.index.status(RunStatus.PREPARING, self.state)
+
+    def _watch(self) -> int | None:
+        """Follows the trainer to its end; returns its exit status (negative: signal) or None if it was not our child."""
+        while True:
+            ended, code = self._poll()
+            self._read_metrics()
+            self._read_phase()
+            self._obey()
+            self._write()
+            if ended:
+                self._read_metrics()
+                self._read_phase()
+                return code
+            time.sleep(POLL_S)
+
+    def _poll(self) -> tuple[bool, int | None]:
+        if self.child is not None:
+            code = self.child.poll()
+            return code is not None, code
+        return not is_alive(ProcessIdentity.from_dict(self.state.trainer or {})), None
+
+    def _read_metrics(self) -> None:
+        points = self.tail.read_new()
+        if not points:
+            return
+        for point in points:
+            values = {k: v for k, v in point.items() if k not in ("ts", "non_finite")}
+            self.state.last_metrics = {**self.state.last_metrics, **values}
+            self._steps.append((float(point.get("ts", epoch_s())), int(point["step"])))
+        self._steps = self._steps[-200:]
+        self.state.progress = progress_of(self.phase, self._steps, self.state.last_metrics)
+        self.index.metrics(points, self.state.attempt)
+
+    def _read_phase(self) -> None:
+        try:
+            self.phase = read_object(self.run.file("trainer.json"))
+        except BashGymError:
+            return
+        if self.phase.get("phase") == "training" and self.state.status == RunStatus.PREPARING:
+            self.state.started_at = self.state.started_at or utc_now()
+            self._become(RunStatus.RUNNING, "training")
+            self.index.status(RunStatus.RUNNING, self.state)
+            self.state.progress = progress_of(self.phase, self._steps, self.state.last_metrics)
+
+    def _obey(self) -> None:
+        order = self.run.control()
+        if order == "stop" and self.state.status != RunStatus.STOPPING:
+            self._become(RunStatus.STOPPING, "ending the process group")
+            end_group(ProcessIdentity.from_dict(self.state.trainer or {}), GRACE_S)
+        elif order == "pause" and self.state.status == RunStatus.RUNNING:
+            self._become(RunStatus.PAUSING, "waiting for the next optimizer step")
+        elif not order and self.state.status == RunStatus.PAUSING:
+            self._become(RunStatus.RUNNING, "training")
+
+    def _finish(self, code: int | None) -> None:
+        verdict = verdicts.judge(self.run, self.state, code)
+        # Loader workers and ranks of a killed trainer share its group.
+        if self.state.trainer:
+            end_group(ProcessIdentity.from_dict(self.state.trainer), 0.0)
+        self._close(verdict.status, verdict.message, verdict.error, verdict.exit)
+
+    def _close(
+        self, status: RunStatus, message: str, error: dict[str, Any] | None, exit_: dict[str, Any] | None
+    ) -> None:
+        state = self.state
+        state.last_checkpoint = verdicts.last_checkpoint(self.run, status)
+        state.error, state.exit = error, exit_
+        if status in TERMINAL:
+            state.completed_at = utc_now()
+        if status == RunStatus.COMPLETED:
+            message = verdicts.write_profile(self.run, state) or message
+        self.run.clear_control()
+        self.run.append_event(
+            f"training-{status}", attempt=state.attempt, exit=exit_, error=error, last_checkpoint=state.last_checkpoint
+        )
+        self._become(status, message)
+        self.index.ended(status, state)
+
+    def _become(self, status: RunStatus, message: str) -> None:
+        check_transition(self.run.run_id, self.state.status, status)
+        self.state.status, self.state.message = status, message
+        self._write(force=True)
+
+    def _write(self, *, force: bool = False) -> None:
+        """Heartbeat and progress, at most twice a second."""
+        now = time.monotonic()
+        if not force and now - self._written < STATE_INTERVAL_S:
+            return
+        self._written = now
+        self.state.heartbeat = utc_now()
+        self.run.write_state(self.state)
+
+
+def main(run_path: Path) -> int:
+    """Supervises unless another one does."""
+    run = RunDir(run_path)
+    lock = take_lock(run)
+    if lock is None:
+        return 0
+    try:
+        Supervisor(run, Settings.from_env()).supervise()
+    finally:
+        os.close(lock)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]).resolve()))

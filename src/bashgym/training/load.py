@@ -1,0 +1,82 @@
+"""Loading models into the training process: safetensors only, no remote code, no hub.
+
+Covers: pickled weights, `auto_map` code and underscore keys of foreign configs never take effect. Does not cover: bugs
+in the safetensors parser or in Transformers' own modelling code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+
+from bashgym.core.errors import fail
+from bashgym.core.files import read_object
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_dtype(name: str) -> torch.dtype:
+    """`auto` is bfloat16 on a device that computes it, float32 elsewhere."""
+    if name != "auto":
+        return DTYPES[name]
+    return torch.bfloat16 if torch.cuda.is_available() and torch.cuda.is_bf16_supported() else torch.float32
+
+
+def load_config(folder: Path) -> Any:
+    """The config of a model folder without remote code and without private keys."""
+    raw = read_object(folder / "config.json")
+    model_type = str(raw.get("model_type", ""))
+    kept = {
+        key: value for key, value in raw.items() if not key.startswith("_") and key not in ("auto_map", "model_type")
+    }
+    try:
+        return AutoConfig.for_model(model_type, **kept)
+    except ValueError as error:
+        raise fail(
+            "model_unsafe",
+            f"{folder} is of type {model_type!r}, which the installed transformers does not know without remote code",
+            hint="Use a model of a built-in architecture, or a newer transformers in the training interpreter.",
+        ) from error
+
+
+def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None) -> Any:
+    """The causal language model in `folder`, on the best device of this process."""
+    model = AutoModelForCausalLM.from_pretrained(
+        folder,
+        config=load_config(folder),
+        dtype=dtype,
+        use_safetensors=True,
+        trust_remote_code=False,
+        local_files_only=True,
+        quantization_config=quantization,
+    )
+    if quantization is None and torch.cuda.is_available():
+        model = model.to("cuda")
+    return model
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer in `folder`; a missing pad token becomes the end token, as the collator needs one."""
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return tokenizer
+
+
+def lora_config(request: dict[str, Any]) -> Any:
+    """The PEFT config of a request, or None for full fine-tuning."""
+    from peft import LoraConfig
+
+    if not request["use_lora"]:
+        return None
+    return LoraConfig(
+        r=int(request["lora_rank"]),
+        lora_alpha=int(request["lora_alpha"]),
+        lora_dropout=float(request["lora_dropout"]),
+        target_modules=request.get("lora_target_modules") or "all-linear",
+        bias="none",
+        task_type="CAUSAL_LM",
+    )

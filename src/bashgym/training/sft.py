@@ -1,0 +1,152 @@
+"""Supervised fine-tuning with TRL's SFTTrainer.
+
+The trainer gets token ids and labels from `data.encode`, the same code that preflight counted and preview showed, so
+what was checked is what is trained. TRL's own tokenisation is not used.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from datasets import Dataset
+from trl import SFTConfig, SFTTrainer
+
+from bashgym.core.errors import fail
+from bashgym.data.encode import encode_many, loss_policy
+from bashgym.data.formats import iter_examples
+from bashgym.data.splits import eval_indices
+from bashgym.data.tokens import TokenizerBundle
+from bashgym.data.types import Encoded, SftExample
+from bashgym.training.arrow import EncodedTable
+from bashgym.training.load import choose_dtype, load_model, load_tokenizer, lora_config
+from bashgym.training.loop import Built, Job
+from bashgym.training.trainer_args import shared_args
+
+
+def build(job: Job) -> Built:
+    """A ready SFTTrainer for the run."""
+    request, model_facts = job.request, job.manifest["model"]
+    folder = Path(model_facts["path"])
+    train, evaluation, samples = _datasets(job, TokenizerBundle.load(folder))
+    print(f"[bashgym] {len(train)} training rows, {len(evaluation) if evaluation else 0} evaluation rows", flush=True)
+    args = shared_args(request, str(job.run.path), with_eval=evaluation is not None)
+    config = SFTConfig(
+        **args,
+        max_length=int(request["max_seq_length"]),
+        packing=bool(request["packing"]),
+        dataset_kwargs={"skip_prepare_dataset": not request["packing"]},
+        use_liger_kernel=bool(request["use_liger"]),
+    )
+    tokenizer = load_tokenizer(folder)
+    _check_parity(job, tokenizer, samples)
+    model = _base_model(job, folder)
+    trainer = SFTTrainer(
+        model=model,
+        args=config,
+        train_dataset=train,
+        eval_dataset=evaluation,
+        processing_class=tokenizer,
+        peft_config=None if model_facts.get("adapter_path") else lora_config(request),
+    )
+    return Built(
+        trainer, tokenizer, [_prompt(example) for example in samples], [_answer(example) for example in samples]
+    )
+
+
+def _check_parity(job: Job, tokenizer: Any, samples: list[SftExample]) -> None:
+    """Says so when the tokenizer that will generate gives other ids than those that are trained."""
+    bundle = TokenizerBundle.load(Path(job.manifest["model"]["path"]))
+    for example in samples:
+        if example.messages is None:
+            continue
+        text = bundle.render(example.messages, example.tools)
+        if tokenizer(text, add_special_tokens=False)["input_ids"] != bundle.encode(text):
+            job.run.append_event("tokenizer-parity", row=example.row)
+            print(f"[bashgym] warning: row {example.row} has other token ids in the installed transformers", flush=True)
+            return
+
+
+def _base_model(job: Job, folder: Path) -> Any:
+    """The model to train; a LoRA adapter that the run starts from is loaded trainable on top of its base."""
+    quantization = None
+    if job.manifest["backend"].get("load_in_4bit"):
+        from transformers import BitsAndBytesConfig
+
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=choose_dtype(str(job.request["dtype"]))
+        )
+    dtype = choose_dtype(str(job.request["dtype"]))
+    model = load_model(folder, dtype=dtype, quantization=quantization)
+    adapter = job.manifest["model"].get("adapter_path")
+    if not adapter:
+        return model
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(job.request["use_lora"]))
+    return model if job.request["use_lora"] else model.merge_and_unload()
+
+
+def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[SftExample]]:
+    """(train, evaluation or None, a few training examples to sample from). Positions count trainable rows only."""
+    request = job.request
+    own_eval = request.get("eval_dataset_path")
+    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
+    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
+    train, evaluation = EncodedTable(), EncodedTable()
+    samples: list[SftExample] = []
+    for position, (example, encoded) in enumerate(_trainable(job, bundle, str(request["dataset_path"]))):
+        if position in held_out:
+            evaluation.add(encoded)
+            continue
+        train.add(encoded)
+        if len(samples) < int(request["sample_prompts"]) and _prompt(example):
+            samples.append(example)
+    if own_eval:
+        for _, encoded in _trainable(job, bundle, str(own_eval)):
+            evaluation.add(encoded)
+    if not len(train):
+        raise fail("dataset_empty", "no row has a trained token at this max_seq_length", fields=["max_seq_length"])
+    return train.dataset(), evaluation.dataset() if len(evaluation) else None, samples
+
+
+def _trainable(job: Job, bundle: TokenizerBundle, path: str) -> Iterator[tuple[SftExample, Encoded]]:
+    """(example, its encoding) for every row that preflight counted as trainable, in the order of the file."""
+    request = job.request
+    mapping = request["column_mapping"] or None
+    examples = iter_examples(Path(path), [], dataset_format=str(request["dataset_format"]), column_mapping=mapping)
+    pending: deque[SftExample] = deque()
+    first = next(examples, None)
+    if first is None:
+        return
+    policy = loss_policy(first, request.get("assistant_only_loss"), request.get("completion_only_loss"))
+
+    def remembered() -> Iterator[SftExample]:
+        for example in chain([first], examples):
+            pending.append(example)
+            yield example
+
+    length = int(request["max_seq_length"])
+    for encoded in encode_many(bundle, remembered(), max_length=length, policy=policy, on_problem=lambda _: None):
+        while pending[0].row != encoded.row:
+            pending.popleft()
+        example = pending.popleft()
+        if encoded.supervised:
+            yield example, encoded
+
+
+def _prompt(example: SftExample) -> list[dict[str, Any]]:
+    """The conversation before the first answer; empty for plain text."""
+    if example.messages is not None:
+        first = next((i for i, m in enumerate(example.messages) if m["role"] == "assistant"), 0)
+        return example.messages[:first]
+    return example.prompt if isinstance(example.prompt, list) else []
+
+
+def _answer(example: SftExample) -> str:
+    """The reference answer, as text."""
+    turns = example.completion if isinstance(example.completion, list) else (example.messages or [])
+    return next((str(m.get("content") or m.get("tool_calls") or "") for m in turns if m["role"] == "assistant"), "")
