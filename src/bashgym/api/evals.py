@@ -14,7 +14,7 @@ router = APIRouter(prefix="/api/evals")
 @router.get("")
 def list_evals(space: Space, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -> Response:
     """The evaluations, newest first."""
-    return reply({"evals": space.evals.list(limit)})
+    return reply({"evals": space.evals.list()[:limit]})
 
 
 @router.get("/{eval_id}")

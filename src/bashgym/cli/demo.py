@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from bashgym.cli.output import Reply, lines, note, safe
-
-Progress = Callable[[str, float, str], None]
+from bashgym.cli.output import Reply, safe
+from bashgym.cli.progress import shown
 
 
 def demo(
@@ -27,54 +22,22 @@ def demo(
     from bashgym.demo.pipeline import run
     from bashgym.workspace import Workspace
 
-    with _shown() as progress:
+    with shown() as progress:
         doc = run(Workspace.open(), output, model=model, seed=seed, progress=progress)
 
-    def show() -> None:
-        if isinstance(doc.get("text"), str):
-            print(doc["text"])
-            return
-        for line in lines(doc):
-            print(line)
-
-    return Reply(doc, show)
+    return Reply(doc, lambda: _show(doc))
 
 
-@contextmanager
-def _shown() -> Iterator[Progress]:
-    """A progress function for stderr: bars on a terminal, else a line now and then."""
-    if not sys.stderr.isatty():
-        yield _plain()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description:<10}"),
-        BarColumn(),
-        TextColumn("{task.fields[text]}"),
-        TimeElapsedColumn(),
+def _show(doc: dict[str, Any]) -> None:
+    rates = doc["pass_rate"]
+    before, after = (
+        f"{100 * rates[side]:.1f} %" if rates[side] is not None else "-" for side in ("baseline", "candidate")
     )
-    with Progress(*columns, console=Console(stderr=True)) as view:
-        bars: dict[str, object] = {}
-
-        def progress(step: str, share: float, text: str) -> None:
-            if step not in bars:
-                bars[step] = view.add_task(step, total=1.0, text="")
-            view.update(bars[step], completed=share, text=safe(text))  # type: ignore[arg-type]
-
-        yield progress
-
-
-def _plain() -> Progress:
-    last, told = "", 0.0
-
-    def progress(step: str, share: float, text: str) -> None:
-        nonlocal last, told
-        now = time.monotonic()
-        if step != last or share >= 1 or now - told > 5:
-            last, told = step, now
-            note(f"{step}: {text or ('done' if share >= 1 else '...')}")
-
-    return progress
+    print(f"{safe(doc['verdict'])}\n")
+    print(f"  {safe(doc['model'])}, held-out pass@1: {before} before, {after} after training")
+    if summary := doc["comparison"].get("summary"):
+        print(f"  {safe(summary)}")
+    for note in doc["notes"]:
+        print(f"  {safe(note)}")
+    print(f"\n  report    {doc['report']}\n  RunCard   {doc['run_card']}\n  run       {doc['run_dir']}")
+    print(f"  {sum(doc['seconds'].values()):.0f} s in all")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bashgym.cli.output import Reply, lines, safe
+from bashgym.cli.output import Reply, safe
 
 ModelsDir = Annotated[Path | None, typer.Option(help="Folder of the run directories; data/models by default.")]
 
@@ -20,25 +20,27 @@ def analyze(
     replay: Annotated[Path | None, typer.Option(help="A DPPO replay file.")] = None,
     release_evidence: Annotated[Path | None, typer.Option(help="A release evidence file.")] = None,
     smoke_bundle: Annotated[Path | None, typer.Option(help="A smoke bundle.")] = None,
+    baseline_run_id: Annotated[str | None, typer.Option(help="A run to compare with.")] = None,
 ) -> Reply:
     """Read a run's curves and evidence: verdict, findings, next steps. Needs --run-id or --metrics."""
     from bashgym.runs.analysis import analyze as judge
 
     doc = judge(
         run_id=run_id,
-        models_dir=models_dir or _models_dir(),
-        metrics=metrics,
+        run_dir=_run_dir(run_id, models_dir) if run_id else None,
+        metrics_path=metrics,
         replay=replay,
         release_evidence=release_evidence,
         smoke_bundle=smoke_bundle,
+        baseline_run_dir=_run_dir(baseline_run_id, models_dir) if baseline_run_id else None,
     )
 
     def show() -> None:
-        verdict = doc["verdict"]
-        print("\n".join(lines(verdict)) if isinstance(verdict, dict) else safe(verdict))
+        print(f"{doc['verdict']['level']}: {safe(doc['verdict']['headline'])}")
         for finding in doc["findings"]:
-            level = finding.get("level") or finding.get("severity")
-            print(f"  {safe(level)} {safe(finding['code'])}: {safe(finding['message'])}")
+            print(f"  {finding['severity']} {finding['code']}: {safe(finding['message'])}")
+        for step in doc["next"]:
+            print(f"next: {safe(step)}")
 
     return Reply(doc, show)
 
@@ -48,14 +50,18 @@ def classify(
     models_dir: ModelsDir = None,
 ) -> Reply:
     """Which method a run used, by its own record and never by the model's name, and what evidence it has."""
-    from bashgym.core.files import confined
-    from bashgym.core.ids import check_identifier
     from bashgym.runs.classify import classify as judge
 
-    return Reply(judge(confined(models_dir or _models_dir(), check_identifier(run_id, "run_id"))))
+    return Reply(judge(_run_dir(run_id, models_dir)))
 
 
-def _models_dir() -> Path:
-    from bashgym.core.settings import Settings
+def _run_dir(run_id: str, models_dir: Path | None) -> Path:
+    """The run below `models_dir`, or without that wherever the workspace knows it."""
+    if models_dir is None:
+        from bashgym.workspace import Workspace
 
-    return Settings.from_env().models_dir
+        return Workspace.open().runs.locate(run_id).path
+    from bashgym.core.files import confined
+    from bashgym.core.ids import check_identifier
+
+    return confined(models_dir, check_identifier(run_id, "run_id"))

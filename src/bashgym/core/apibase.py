@@ -30,8 +30,8 @@ def check_base(base: str) -> str:
     """The base as `scheme://host[:port]/api`; `api_base_refused` with the rule that it breaks."""
     if _CONTROL.search(base):
         raise _refuse("it has white space, a backslash or a control character")
-    parts = urlsplit(base)
     try:
+        parts = urlsplit(base)
         host, _ = parts.hostname, parts.port
     except ValueError as error:
         raise _refuse(f"its address is malformed ({error})") from error

@@ -83,16 +83,16 @@ def check_dataset(
     finally:
         collector.flush()
     found += tally.findings
-    errors = any(finding.severity is Severity.ERROR for finding in found[start:])
+    counts = {severity: sum(f.count for f in tally.findings if f.severity is severity) for severity in Severity}
     return ContractReport(
         path=str(path),
         method=method,
         format=name,
         total_examples=scan.rows,
         valid_examples=tally.valid,
-        is_valid=0 < tally.valid == scan.rows and not errors,
-        error_count=collector.errors + sum(f.count for f in tally.findings if f.severity is Severity.ERROR),
-        warning_count=collector.warnings + sum(f.count for f in tally.findings if f.severity is Severity.WARNING),
+        is_valid=0 < tally.valid == scan.rows and all(f.severity is not Severity.ERROR for f in found[start:]),
+        error_count=collector.errors + counts[Severity.ERROR],
+        warning_count=collector.warnings + counts[Severity.WARNING],
         issues=collector.issues,
         summary_stats=tally.stats(),
         sha256=scan.sha256,

@@ -38,27 +38,14 @@ def convert(
     findings: list[Finding] = []
     collector = Collector(findings)
     scan = Scan(path, collector)
-    if output.exists() and not overwrite:
-        raise fail("file_exists", f"{output} exists", hint="Name another file, or say --overwrite.")
-    if output.exists() and output.samefile(path):
-        raise fail("usage", f"{output} is the dataset itself; name another file to write")
+    _refuse_output(path, output, overwrite)
     reading = Reading(scan, collector, dataset_format, column_mapping)
     try:
-        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
-    except OSError as error:
-        raise fail("directory_unwritable", f"{output.parent} cannot be written: {error.strerror}") from error
-    try:
-        written, digest = _write(handle, reading)
+        written, digest = _write_whole(output, reading)
         if not written:
             raise fail("dataset_empty", f"{path} has no row that could be converted", hint=_first_error(collector))
-        Path(name).chmod(0o644)
-        Path(name).replace(output)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
     finally:
         collector.flush()
-    fsync_dir(output.parent)
     return {
         "path": str(path),
         "output": str(output),
@@ -89,8 +76,32 @@ def canonical_row(example: SftExample) -> dict[str, Any]:
     return row if example.tools is None else {**row, "tools": example.tools}
 
 
+def _refuse_output(path: Path, output: Path, overwrite: bool) -> None:
+    if output.exists() and output.samefile(path):
+        raise fail("usage", f"{output} is the dataset itself; name another file to write")
+    if output.exists() and not overwrite:
+        raise fail("file_exists", f"{output} exists", hint="Name another file, or say --overwrite.")
+
+
+def _write_whole(output: Path, reading: Reading) -> tuple[int, str]:
+    """Rows written and the sha256 of the bytes. Without a row nothing is left behind."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{output.name}.", dir=output.parent)
+    except OSError as error:
+        raise fail("directory_unwritable", f"{output.parent} cannot be written: {error.strerror}") from error
+    temporary = Path(name)
+    try:
+        written, digest = _write(handle, reading)
+        if written:
+            temporary.chmod(0o644)
+            temporary.replace(output)
+    finally:
+        temporary.unlink(missing_ok=True)
+    fsync_dir(output.parent)
+    return written, digest
+
+
 def _write(handle: int, reading: Reading) -> tuple[int, str]:
-    """Rows written and the sha256 of the bytes. Readers let nothing pass that JSON cannot hold."""
     state, count = hashlib.sha256(), 0
     with os.fdopen(handle, "wb") as out:
         for example in reading:

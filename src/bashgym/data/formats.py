@@ -16,7 +16,8 @@ from bashgym.core.errors import fail
 from bashgym.data import messages as chat
 from bashgym.data import textchecks
 from bashgym.data.findings import Collector, shown
-from bashgym.data.readers import RowBatch, Scan, json_type
+from bashgym.data.jsonfaults import json_type
+from bashgym.data.readers import RowBatch, Scan
 from bashgym.data.types import Finding, Severity, SftExample
 
 FORMATS = ("auto", "messages", "sharegpt", "prompt_completion", "alpaca", "text")

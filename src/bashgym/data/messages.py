@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from bashgym.data.findings import Collector
-from bashgym.data.readers import json_type
+from bashgym.data.jsonfaults import json_type
 from bashgym.data.types import Severity
 
 ROLES = {
@@ -258,7 +258,7 @@ def _tool_calls(raw: Any, number: int, collector: Collector) -> list[dict[str, A
     if isinstance(raw, str):
         raw = _json(raw)
     calls = []
-    for call in raw if isinstance(raw, list) else [raw]:
+    for call in raw if isinstance(raw, list) and raw else [raw]:
         function = call.get("function", call) if isinstance(call, dict) else None
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             collector.error(

@@ -14,7 +14,7 @@ import msgspec
 from bashgym.core.errors import fail
 from bashgym.data import messages as chat
 from bashgym.data.findings import Collector, shown
-from bashgym.data.readers import json_type
+from bashgym.data.jsonfaults import json_type
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
 
 Side = str | list[dict[str, Any]]

@@ -8,9 +8,6 @@ The fast path decodes each row once and looks at whole chunks; a row is inspecte
 
 from __future__ import annotations
 
-import codecs
-import json
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -19,6 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import msgspec
 
 from bashgym.core.errors import fail
+from bashgym.data import jsonfaults
 from bashgym.data.findings import Collector, shown
 from bashgym.data.sources import Source
 from bashgym.data.splitter import MAX_ROW_BYTES, Splitter
@@ -32,7 +30,8 @@ _DECODE_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 _RUN_TABLE = bytes.maketrans(b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ", b"a" * 62)
 _RUN = b"a" * 16
 """A word of 16 letters and digits: what keys, tokens and integers over 64 bits have in common."""
-_SIGNS = (b"\\u00", b"{{", b"<", b"[INST]", b"uthorization", b"OBSERVATION")
+_SIGNS = (b"{{", b"<", b"uthorization", b"OBSERVATION", b"access_key", b"ACCESS_KEY")
+_ESCAPE = b"\\u00"
 
 
 class RowBatch(NamedTuple):
@@ -105,8 +104,8 @@ class Scan:
                 if not skipping:
                     parts.append(chunk)
                 continue
-            if skipping:
-                end = chunk.index(b"\n")
+            end = chunk.index(b"\n")
+            if skipping or size + end > MAX_ROW_BYTES:
                 self._too_long(number)
                 number, skipping = number + 1, False
                 chunk, cut = chunk[end + 1 :], cut - end - 1
@@ -126,16 +125,16 @@ class Scan:
     def _elements(self, chunks: Iterable[bytes]) -> Iterator[_Batch]:
         """The same for the elements of a JSON array, or for objects that follow each other over several lines."""
         splitter, number = Splitter(), 1
-        for chunk in chunks:
-            elements = splitter.feed(chunk)
+        for chunk in chain(chunks, (None,)):
+            elements = splitter.finish() if chunk is None else splitter.feed(chunk)
             if elements:
                 yield number, elements, False
                 number += len(elements)
             if splitter.fault:
+                self._reject("json_invalid", f"{splitter.fault}; nothing after it was read", number)
                 break
-        fault = splitter.fault or splitter.finish()
-        if fault:
-            self._reject("json_invalid", f"{fault}; nothing after it was read", number)
+        for _ in chunks:
+            pass  # so that the digest is that of the whole file
 
     def _rows(self, first: int, lines: list[bytes], torn: bool) -> RowBatch:
         try:
@@ -172,7 +171,7 @@ class Scan:
             try:
                 value = _decode(line)
             except _DECODE_ERRORS as error:
-                self._diagnose(number, line, torn and index == len(lines) - 1, error)
+                self._fault(number, line, torn and index == len(lines) - 1, error)
                 continue
             if type(value) is dict:
                 numbers.append(number)
@@ -180,7 +179,10 @@ class Scan:
                 values.append(value)
             else:
                 self._reject(
-                    "row_not_object", f"a JSON object is needed, found a {json_type(value)}", number, sample=line
+                    "row_not_object",
+                    f"a JSON object is needed, found a {jsonfaults.json_type(value)}",
+                    number,
+                    sample=line,
                 )
         return numbers, kept, values
 
@@ -188,14 +190,15 @@ class Scan:
         """Indexes of the rows worth a closer look."""
         block = b"\n".join(lines)
         odd: set[int] = set()
-        for sign in _SIGNS:
+        escaped = b"\\" in block
+        for sign in (*_SIGNS, _ESCAPE) if escaped else _SIGNS:
             if sign in block:
                 odd.update(i for i, line in enumerate(lines) if sign in line)
         if _RUN in block.translate(_RUN_TABLE):
             odd.update(i for i, line in enumerate(lines) if _RUN in line.translate(_RUN_TABLE))
         # A key that is given twice is decoded once: its quotes are missing from the re-encoded value. An escaped
         # \u0022 has fewer quotes than its re-encoding and could hide that, so then every row is compared by itself.
-        if b"\\u0022" in block or _quotes(values) != block.count(b'"'):
+        if (escaped and b"\\u0022" in block) or _quotes(values) != block.count(b'"'):
             odd.update(
                 i for i, line in enumerate(lines) if b"\\u0022" in line or _quotes(values[i]) != line.count(b'"')
             )
@@ -210,7 +213,7 @@ class Scan:
             self._reject("nested_too_deep", "the row is nested too deeply to be read", number, counted=True)
             return False
         if quotes != line.count(b'"') or b"\\u0022" in line:
-            doubled = _doubled_key(line)
+            doubled = jsonfaults.doubled_key(line)
             if doubled:
                 self._reject(
                     "duplicate_key", f"the key {shown(doubled)!r} is given twice in one object", number, counted=True
@@ -220,9 +223,9 @@ class Scan:
             self._warn(
                 "row_very_long", f"the length of the row is {len(line):,} bytes, far above any max_length", number
             )
-        if b"\\u0000" in line and any("\0" in text for text in strings(value)):
+        if b"\\u0000" in line and any("\0" in text for text in jsonfaults.strings(value)):
             self._warn("nul_character", "a text holds the NUL character \\u0000", number)
-        if any(not -_INT64 <= whole < 2 * _INT64 for whole in _integers(value)):
+        if any(not -_INT64 <= whole < 2 * _INT64 for whole in jsonfaults.integers(value)):
             self._warn(
                 "integer_over_64_bit",
                 "an integer does not fit in 64 bits; kept as written, other tools round it",
@@ -230,34 +233,15 @@ class Scan:
             )
         return True
 
-    def _diagnose(self, number: int, line: bytes, torn: bool, error: Exception) -> None:
-        """Finds out why a line could not be decoded. Raises `dataset_unreadable` if it is not UTF-8."""
+    def _fault(self, number: int, line: bytes, torn: bool, error: Exception) -> None:
         try:
-            text = line.decode()
+            code, message = jsonfaults.diagnose(line, torn, error)
         except UnicodeDecodeError:
             self._not_utf8()
-        numbers = _OddNumbers()
-        try:
-            value = json.loads(text, parse_constant=numbers.constant, parse_float=numbers.real, parse_int=numbers.whole)
-        except RecursionError:
-            self._reject("nested_too_deep", "the row is nested too deeply to be read", number)
-        except ValueError as bad:
-            reason = getattr(bad, "msg", str(bad))
-            where = f" at character {bad.pos + 1}" if isinstance(bad, json.JSONDecodeError) else ""
-            if torn:
-                self._reject("torn_last_line", f"the last line is cut off{where}: {reason}", number, sample=line)
-            else:
-                self._reject("json_invalid", f"not valid JSON: {reason}{where}", number, sample=line)
-        else:
-            if numbers.faults:
-                self._reject("nan_or_infinity", numbers.faults[0], number, sample=line)
-            elif not all(map(_encodable, strings(value))):
-                self._reject("lone_surrogate", "a text holds half a surrogate pair (\\ud800 to \\udfff)", number)
-            else:
-                self._reject("json_invalid", f"not valid JSON: {error}", number, sample=line)
+        self._reject(code, message, number, sample=line if code != "lone_surrogate" else b"")
 
     def _not_utf8(self) -> NoReturn:
-        line, offset, byte = _first_bad_byte(self.path)
+        line, offset, byte = jsonfaults.first_bad_byte(self._source.path)
         name = self.path.name
         raise fail(
             "dataset_unreadable",
@@ -277,24 +261,6 @@ class Scan:
 
     def _warn(self, code: str, message: str, number: int) -> None:
         self.collector.add(code, Severity.WARNING, message, row=number, unit=self.unit if "long" not in code else "row")
-
-
-class _OddNumbers:
-    """Hooks for `json.loads` that note the numbers which JSON or a 64-bit float cannot hold."""
-
-    def __init__(self) -> None:
-        self.faults: list[str] = []
-
-    def constant(self, name: str) -> None:
-        self.faults.append(f"{name} is not JSON")
-
-    def real(self, digits: str) -> None:
-        if math.isinf(float(digits)):
-            self.faults.append(f"{digits[:20]} is larger than any 64-bit float (infinity)")
-
-    def whole(self, digits: str) -> None:
-        if len(digits) > 4000:
-            self.faults.append(f"an integer of {len(digits)} digits is too large to read")
 
 
 class _Peekable:
@@ -334,87 +300,8 @@ def _is_jsonl(head: bytes) -> bool:
     return True
 
 
-def _first_bad_byte(path: Path) -> tuple[int, int, int]:
-    """(line, offset, value) of the first byte that is not UTF-8, by a second pass."""
-    source, decoder = Source(path), codecs.getincrementaldecoder("utf-8")()
-    line, seen = 1, 0
-    for chunk in chain(source.chunks(), (b"",)):
-        pending = len(decoder.getstate()[0])
-        try:
-            decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            good = error.object[: error.start]
-            return line + good.count(b"\n"), source.offset + seen - pending + error.start, error.object[error.start]
-        line, seen = line + chunk.count(b"\n"), seen + len(chunk)
-    return line, seen, 0
-
-
 def _quotes(value: object) -> int:
     try:
         return _encode(value).count(b'"')
     except _DECODE_ERRORS:
         return -1
-
-
-def _doubled_key(line: bytes) -> str:
-    """The first key that one object of the line gives twice."""
-    doubled: list[str] = []
-
-    def check(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        value = dict(pairs)
-        if len(value) != len(pairs):
-            seen: set[str] = set()
-            doubled.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        return value
-
-    try:
-        json.loads(line, object_pairs_hook=check, parse_int=str)
-    except (ValueError, RecursionError):
-        return ""
-    return doubled[0] if doubled else ""
-
-
-def leaves(value: object) -> Iterator[object]:
-    """Every key and every scalar in a JSON value, without recursion."""
-    stack = [value]
-    while stack:
-        item = stack.pop()
-        if isinstance(item, dict):
-            stack.extend(item.values())
-            yield from item
-        elif isinstance(item, list):
-            stack.extend(item)
-        else:
-            yield item
-
-
-def strings(value: object) -> Iterator[str]:
-    """Every text in a JSON value, keys included."""
-    return (leaf for leaf in leaves(value) if isinstance(leaf, str))
-
-
-def _integers(value: object) -> Iterator[int]:
-    return (leaf for leaf in leaves(value) if isinstance(leaf, int))
-
-
-def _encodable(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def json_type(value: object) -> str:
-    """The JSON name of a Python value's type."""
-    if value is None:
-        return "null"
-    names: dict[type, str] = {
-        bool: "boolean",
-        int: "number",
-        float: "number",
-        str: "string",
-        list: "list",
-        dict: "object",
-    }
-    return names.get(type(value), type(value).__name__)

@@ -35,14 +35,14 @@ class Splitter:
             self.fault = f"an element is over {MAX_ROW_BYTES >> 20} MiB or its end is missing"
         return elements
 
-    def finish(self) -> str:
-        """What is wrong at the end of the file, or an empty string."""
-        if self._buffer.strip():
-            self._wait = 0
-            elements, position = self._cut(final=True)
-            if self.fault or elements or self._buffer[position:].strip():
-                return self.fault or "the file ends in the middle of this element"
-        return "the closing ] of the array is missing" if self._in_array and not self._closed else ""
+    def finish(self) -> list[bytes]:
+        """The elements still held at the end of the file; `fault` if it ends too early."""
+        elements, position = self._cut(final=True)
+        if self._buffer[position:].strip():
+            self.fault = self.fault or "the file ends in the middle of this element"
+        elif self._in_array and not self._closed:
+            self.fault = self.fault or "the closing ] of the array is missing"
+        return elements
 
     def _cut(self, final: bool = False) -> tuple[list[bytes], int]:
         elements: list[bytes] = []

@@ -3,7 +3,8 @@
 Owns: special tokens in content, unreplaced placeholders, things that look like secrets.
 Covers: common key formats, PEM blocks, Authorization headers. Does not cover: passwords in prose, keys of unknown
 shape; redaction is not done here. A value found is never shown, nor a part of it.
-Only `odd` rows (see `readers`) come here; their signs are a superset of these patterns.
+Only `odd` rows (see `readers`) come here; their signs let through what has any of these forms, save for keys without
+16 letters and digits in a row.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import re
 from typing import Any
 
 from bashgym.data.findings import Collector, shown
-from bashgym.data.readers import strings
+from bashgym.data.jsonfaults import strings
 
-_SPECIAL = re.compile(r"<\|[A-Za-z0-9_ \-]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>|\[/?INST\]")
+_SPECIAL = re.compile(r"<\|[A-Za-z0-9_ \-]{1,40}\|>|</?s>|<(?:bos|eos|pad|unk|start_of_turn|end_of_turn)>")
 _PLACEHOLDER = re.compile(r"\{\{\s*[A-Za-z_][\w.]{0,60}\s*\}\}")
 _SECRETS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a private key (PEM)", re.compile(r"-----BEGIN [A-Z ]{0,20}PRIVATE KEY-----")),
     ("an AWS access key", re.compile(r"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b")),
-    ("an AWS secret key", re.compile(r"(?i)aws.{0,20}secret.{0,20}[=:\"'\s][A-Za-z0-9/+]{40}\b")),
+    ("an AWS secret key", re.compile(r"(?i)aws.{0,20}secret.{0,20}[=:\"'\s][A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])")),
     ("a GitHub token", re.compile(r"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{22,})")),
     ("a Hugging Face token", re.compile(r"\bhf_[A-Za-z0-9]{30,}\b")),
     ("an API key", re.compile(r"\bsk-[A-Za-z0-9_\-]{20,}|\bAIza[A-Za-z0-9_\-]{35}|\bxox[abprs]-[A-Za-z0-9\-]{20,}")),
@@ -30,7 +31,7 @@ _SECRETS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("a JSON web token", re.compile(r"\beyJ[\w\-]{10,}\.eyJ[\w\-]{10,}\.[\w\-]{10,}")),
     (
         "an assigned key or password",
-        re.compile(r"(?i)(?:api_?key|secret|password|token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9+/_\-]{20,}"),
+        re.compile(r"(?i)(?:api_?key|secret|password|token)[\"']?\s*[:=]\s*[\"']?[A-Za-z0-9]{16,}"),
     ),
 )
 _REDACT = "Remove the value, revoke it if it was real, and export again."

@@ -16,7 +16,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from types import TracebackType
 
 from bashgym.envs import watch
 
@@ -35,6 +34,8 @@ class Stop(StrEnum):
     OUTPUT = "output"
     MEMORY = "memory"
     DISK = "disk"
+    REFUSED = "refused"
+    """It was never started."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def execute(plan: Plan) -> Outcome:
 
 
 class _Run:
-    """The running process. bubblewrap's status pipe tells the pid of its init, whose death is the death of all inside."""
+    """The running process. bubblewrap's status pipe tells the pid of its init, whose death is everyone's inside."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -144,9 +145,7 @@ class _Run:
     def __enter__(self) -> _Run:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self.end()
         finally:

@@ -1,19 +1,20 @@
-"""One episode: a fresh workspace, the model's commands one by one, then the verdict. Every command runs in the sandbox.
+"""One episode: a fresh workspace, the model's commands one by one, then the verdict. All of it runs in the sandbox.
 
-The verifier and private fixtures are not on disk in the workspace, nor mounted, while the model acts. Protected files are
-fingerprinted from outside, before the first command and after the last one, and once more after the verifier.
+The verifier and private fixtures are not in the workspace, nor mounted, while the model acts. Protected files are
+fingerprinted from outside: before the first command, after the last one, and once more after the verifier.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from enum import StrEnum
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from bashgym.core.errors import BashGymError, fail
+from bashgym.envs.process import Stop
 from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, run_command
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.envs.verdict import Verdict, VerifierStatus, judge_workspace
@@ -38,8 +39,8 @@ class Step(msgspec.Struct, frozen=True):
     exit_code: int
     stdout: str
     stderr: str
-    stopped: str
-    """The limit that ended it, or `none`."""
+    stopped: Stop
+    """What ended it or kept it from running, or `none`."""
     truncated: bool
     duration_s: float
 
@@ -67,8 +68,8 @@ def run_episode(
 ) -> EpisodeResult:
     """Runs `commands` in turn and judges the workspace that they leave; an empty list judges the untouched one.
 
-    `limits` bounds each command; its wall time is the spec's `bash_timeout_sec` where that is shorter. Deadlines, floods and
-    refusals are statuses. Errors: `environment_invalid` (the spec cannot be run here), `sandbox_unavailable`.
+    `limits` bounds each command; its wall time is the spec's `bash_timeout_sec` where that is shorter. Deadlines,
+    floods and refusals are statuses. Errors: `environment_invalid` (it cannot be run here), `sandbox_unavailable`.
     """
     begin = time.monotonic()
     spec = spec if spec.id else spec.validated()
@@ -78,8 +79,11 @@ def run_episode(
     with temporary_workspace(shown, workspace_root) as workspace:
         _set_up(spec, workspace, limits)
         before = fingerprints(workspace.work, spec.protected())
-        steps, out_of_time = _act(spec, commands, workspace, limits, begin)
-        verdict = _judge(spec, workspace, before, steps, out_of_time, limits)
+        steps, done = _act(spec, commands, workspace, limits, begin)
+        if done:
+            verdict = _judge(spec, workspace, before, steps, limits=limits)
+        else:
+            verdict = Verdict(VerifierStatus.TIMEOUT, detail=f"the episode's {spec.rollout.timeout_sec:g} s were up")
     return EpisodeResult(
         environment_id=spec.id,
         passed=verdict.status is VerifierStatus.PASSED,
@@ -94,7 +98,7 @@ def run_episode(
 
 def unparsable(spec: EnvironmentSpec, completion: str, reason: str) -> EpisodeResult:
     """The result of a completion without a command: `format_error`, exit code 2, nothing was run."""
-    step = Step(clip(completion), ExitCode.UNPARSABLE, "", reason, "none", False, 0.0)
+    step = Step(clip(completion), ExitCode.UNPARSABLE, "", reason, Stop.REFUSED, False, 0.0)
     return EpisodeResult(spec.id, False, 0.0, VerifierStatus.FORMAT_ERROR, (step,), 0.0, {}, reason)
 
 
@@ -110,12 +114,8 @@ def _check_runnable(spec: EnvironmentSpec) -> None:
     """What the spec asks for and the local sandbox does not have is refused, not ignored."""
 
     def refuse(message: str, field: str) -> BashGymError:
-        return fail(
-            "environment_invalid",
-            f"{spec.id}: {message}",
-            "The local sandbox runs the host's /usr, without network.",
-            [field],
-        )
+        hint = "The local sandbox has the programs of this machine's /usr and no network."
+        return fail("environment_invalid", f"{spec.id}: {message}", hint, [field])
 
     if not spec.build.network_disabled:
         raise refuse("it asks for network access", "build.network_disabled")
@@ -145,18 +145,18 @@ def _within(limits: Limits, wall_s: float) -> Limits:
 def _act(
     spec: EnvironmentSpec, commands: Sequence[str], workspace: Workspace, limits: Limits, begin: float
 ) -> tuple[list[Step], bool]:
-    """The model's turn. Returns the steps, and whether the rollout's own time was up before they all ran."""
+    """The model's turn. Returns the steps, and whether they all had their turn within the episode's time."""
     steps: list[Step] = []
     allowed = min(spec.rollout.max_steps, spec.rollout.max_tool_calls)
     for command in commands:
         left = spec.rollout.timeout_sec - (time.monotonic() - begin)
         if left <= 0:
-            return steps, True
+            return steps, False
         if len(steps) >= allowed:
             steps.append(_blocked(command, f"the episode allows {allowed} commands"))
             break
         steps.append(_step(command, workspace, _within(limits, min(left, spec.rollout.bash_timeout_sec))))
-    return steps, False
+    return steps, True
 
 
 def _step(command: str, workspace: Workspace, limits: Limits) -> Step:
@@ -166,44 +166,27 @@ def _step(command: str, workspace: Workspace, limits: Limits) -> Step:
         if error.code != "invalid_field":
             raise
         return _blocked(command, f"refused: NUL, lone surrogate, or over {MAX_COMMAND_BYTES} bytes")
-    stopped = result.stopped.value
-    code = ExitCode.BLOCKED if stopped not in ("none", "time") else result.exit_code
+    code = result.exit_code if result.stopped in (Stop.NONE, Stop.TIME) else ExitCode.BLOCKED
     stdout, stderr = clip(result.stdout), clip(result.stderr)
-    return Step(clip(command), code, stdout, stderr, stopped, result.output_truncated, result.duration_s)
+    return Step(clip(command), code, stdout, stderr, result.stopped, result.output_truncated, result.duration_s)
 
 
 def _blocked(command: str, reason: str) -> Step:
-    return Step(clip(command), ExitCode.BLOCKED, "", reason, "refused", False, 0.0)
+    return Step(clip(command), ExitCode.BLOCKED, "", reason, Stop.REFUSED, False, 0.0)
 
 
 def _judge(
-    spec: EnvironmentSpec,
-    workspace: Workspace,
-    before: Mapping[str, str],
-    steps: list[Step],
-    out_of_time: bool,
-    limits: Limits,
+    spec: EnvironmentSpec, workspace: Workspace, before: Mapping[str, str], steps: Sequence[Step], *, limits: Limits
 ) -> Verdict:
     if changed := _changed(spec, workspace, before):
         return Verdict(VerifierStatus.TAMPERED, detail=changed)
-    if out_of_time:
-        return Verdict(VerifierStatus.TIMEOUT, detail=f"the episode's {spec.rollout.timeout_sec:g} s were up")
     write_files(workspace.aside, {path: spec.files[path] for path in sorted(_aside(spec))})
     verdict = judge_workspace(spec.verifier, workspace, limits)
     if changed := _changed(spec, workspace, before):
         return Verdict(VerifierStatus.TAMPERED, detail=f"during the verification: {changed}")
-    last = steps[-1] if steps else None
-    if verdict.status is VerifierStatus.FAILED and last is not None and last.stopped == "time":
-        return Verdict(VerifierStatus.TIMEOUT, verdict.reward, verdict.components, "the last command ran out of time")
-    if (
-        verdict.status is VerifierStatus.FAILED
-        and last is not None
-        and last.exit_code == ExitCode.BLOCKED
-        and last.stopped != "none"
-    ):
-        return Verdict(
-            VerifierStatus.BLOCKED, verdict.reward, verdict.components, last.stderr or f"limit: {last.stopped}"
-        )
+    if verdict.status is VerifierStatus.FAILED and steps and steps[-1].stopped != Stop.NONE:
+        status = VerifierStatus.TIMEOUT if steps[-1].stopped == Stop.TIME else VerifierStatus.BLOCKED
+        return replace(verdict, status=status, detail=f"the last command was ended: {steps[-1].stopped}")
     return verdict
 
 

@@ -1,15 +1,15 @@
 """One shell command in a bubblewrap sandbox, or a typed error. Never the bare host, and no deny-list of commands.
 
-Covers: no network (own network namespace); no host files but /usr read-only and a made-up /etc; no home, no host
-environment, no host processes; own /tmp and /dev/shm, bounded and gone afterwards; only `workdir`, at /work, is writable and
-stays. No capabilities, no nested user namespaces, no controlling terminal; inside, the user is 1000. Wall time and kept output
-are bounded; when the call returns, every process that the command started is dead.
-Per process, by the kernel: address space (RLIMIT_AS), CPU time, file size, open files. Process count: RLIMIT_NPROC set inside
-the user namespace, where Linux >= 5.14 counts it for that namespace alone. Started as root, the sandbox first becomes an
-unprivileged user of the host, because the kernel does not count root's processes.
-By sampling, ten times a second: resident memory of all processes together and disk use of `workdir`; a burst overshoots.
-Does not cover: kernel and hardware faults (no seccomp filter), timing side channels, secrets kept below /usr, load on CPU and
-disk bandwidth of the host. If our own process is killed, the sandbox dies with it, but its folders stay.
+Covers: no network (own network namespace); no host files but /usr, read-only, and a made-up /etc; no home, no host
+environment, no host processes; own /tmp and /dev/shm, bounded and gone afterwards; only `workdir`, at /work, is
+writable and stays. No capabilities, no nested user namespaces, no controlling terminal; the user inside is 1000. Wall
+time and kept output are bounded, and when the call returns, every process that the command started is dead.
+By the kernel, per process: address space (RLIMIT_AS), CPU time, file size, open files. Processes: RLIMIT_NPROC, set
+inside the user namespace, where Linux >= 5.14 counts for that namespace alone. Started as root, the sandbox first
+becomes an unprivileged host user, because the kernel does not count root's processes.
+By samples, ten a second: resident memory of all processes together and disk use of `workdir`; a burst overshoots.
+Does not cover: faults of kernel and hardware (no seccomp filter), timing side channels, secrets kept below /usr, load
+on the host's CPU and disk. If our own process is killed, the sandbox dies with it, but its folders stay.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ exec bash --noprofile --norc -c "$6"
 """
 
 _HINT = (
-    "Install it with `apt install bubblewrap` (Debian, Ubuntu) or `dnf install bubblewrap`. If it is installed, the kernel must allow"
-    " user namespaces: `sysctl -w user.max_user_namespaces=10000`, and where these exist `sysctl -w kernel.unprivileged_userns_clone=1`"
-    " and `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`. In a container, its seccomp profile must allow unshare and mount."
+    "Install it with `apt install bubblewrap` (or `dnf install bubblewrap`). If it is installed, the kernel must allow "
+    "user namespaces: `sysctl -w user.max_user_namespaces=10000`; where they exist, also "
+    "`sysctl -w kernel.unprivileged_userns_clone=1` and `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`. "
+    "In a container, its security profile must allow unshare and mount."
 )
 
 
@@ -82,7 +83,7 @@ class Limits(msgspec.Struct, frozen=True):
     disk_bytes: int = 256 * _MIB
     """Of the workspace."""
     tmp_bytes: int = 64 * _MIB
-    """/tmp and /dev/shm, each."""
+    """Each of the two bounded memory file systems."""
     open_files: int = 256
     output_bytes: int = 64 << 10
     """Kept of stdout and of stderr, each; more is read and dropped, up to `flood_bytes`."""
@@ -150,8 +151,8 @@ def run_command(
     `readonly` mounts host folders at paths of the sandbox; `env` adds to `ENVIRONMENT`, the host's is never passed.
     `invalid_field` for a command that no argv can hold; `sandbox_unavailable` if no sandbox could be made.
     """
-    raw = command.encode("utf-8", "surrogateescape") if _encodable(command) else b"\0"
-    if b"\0" in raw or len(raw) > MAX_COMMAND_BYTES:
+    raw = command.encode("utf-8", "replace")
+    if b"\0" in raw or not _encodable(command) or len(raw) > MAX_COMMAND_BYTES:
         raise fail(
             "invalid_field", f"a command is text without NUL of at most {MAX_COMMAND_BYTES} bytes", fields=["command"]
         )

@@ -75,12 +75,12 @@ class Verifier(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     reward_components: tuple[RewardComponent, ...] = ()
     """With components, the verifier prints one JSON object `{"reward_components": {name: number}, "total_reward"?}`."""
     probe: str = ""
-    """A command that runs what the model made, before the verifier is mounted. The verifier finds its stdout, stderr and
-    exit status as $BASHGYM_VERIFIER_DIR/probe.out, .err and .code, so that code of the model never runs beside it."""
+    """A command that runs what the model made, before the verifier is mounted. The verifier finds its stdout, stderr
+    and exit status as $BASHGYM_VERIFIER_DIR/probe.out, .err and .code: code of the model never runs beside it."""
 
 
 class Build(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the workspace is made. Image fields are kept for other executors; the local sandbox refuses to ignore them."""
+    """How the workspace is made. The image fields are for other executors; the local sandbox refuses them."""
 
     context_dir: str = ""
     dockerfile: str = "Dockerfile"
@@ -124,7 +124,7 @@ class EnvironmentSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EnvironmentSpec:
-        """A validated spec; `environment_invalid` names the field path, and for an unknown key the nearest valid one."""
+        """A validated spec; `environment_invalid` names the field path, and the nearest name for an unknown key."""
         try:
             spec = msgspec.convert(_without_aliases(data), cls)
         except msgspec.ValidationError as error:

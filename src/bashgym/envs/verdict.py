@@ -1,7 +1,7 @@
 """The verifier's run and what its exit status and output mean.
 
-It runs in a sandbox of its own after the model's last process is dead: clean environment, cwd /work, withheld and protected files
-read-only at /verifier. Its stdout counts only as one whole JSON object, so printing a second one never helps.
+It runs in a sandbox of its own after the model's last process is dead: clean environment, cwd /work, withheld and
+protected files read-only at /verifier. Its stdout counts only as one whole JSON object: printing a second never helps.
 """
 
 from __future__ import annotations

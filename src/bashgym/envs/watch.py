@@ -29,7 +29,7 @@ def memory_bytes(pid: int) -> int:
 
 
 def disk_bytes(folder: Path) -> int:
-    """Allocated bytes below `folder`, links not followed; a very large number if there are over `MAX_ENTRIES` entries."""
+    """Allocated bytes below `folder`, links not followed; beyond any limit if there are over `MAX_ENTRIES` entries."""
     total = entries = 0
     pending = [str(folder)]
     while pending:

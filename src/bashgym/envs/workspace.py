@@ -53,7 +53,7 @@ def temporary_workspace(files: Mapping[str, str], root: Path | None = None) -> I
 
 def write_files(folder: Path, files: Mapping[str, str], user: int | None = None) -> None:
     """Writes `files` (validated relative paths) as 0644 into a folder that no command has touched yet."""
-    made = {folder}
+    made: set[Path] = {folder}
     for path, text in files.items():
         target = folder / path
         if target.parent not in made:
@@ -62,11 +62,11 @@ def write_files(folder: Path, files: Mapping[str, str], user: int | None = None)
         target.write_bytes(text.encode("utf-8", "surrogatepass"))
         target.chmod(0o644)
         made.add(target)
-    for path in made:
-        if path.is_dir():
-            path.chmod(0o755)
+    for item in made:
+        if item.is_dir():
+            item.chmod(0o755)
         if user is not None:
-            os.chown(path, user, user)
+            os.chown(item, user, user)
 
 
 def remove_tree(folder: Path) -> None:

@@ -15,7 +15,7 @@ _NEXT: dict[Gate, str] = {
     Gate.EVIDENCE: "Restore the named files, or attach the right ones with `bashgym training runcard attach-evidence`.",
     Gate.SOURCES: "Mend source_manifest.json or training_plan.json of the run, then attach it.",
     Gate.METRICS: "Read `bashgym training analyze --run-id <run_id>`; a diverged run is trained again, not promoted.",
-    Gate.RELEASE: "Evaluate the final model against its base on a held-out suite (`bashgym eval run`), then attach it.",
+    Gate.RELEASE: "Compare the final model with its base (`bashgym eval run`); attach that as --release-evidence.",
     Gate.METHOD: "Gather the evidence that this method needs (`bashgym training docs --topic strategy`) and attach it.",
     Gate.CLAIM: "Lower claim_tier, or attach the evidence that it asks for.",
     Gate.THRESHOLDS: "The thresholds were set before the result: keep them, and improve the model or the evidence.",

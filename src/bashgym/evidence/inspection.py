@@ -38,10 +38,8 @@ def inspect(report_path: Path, run_dir: Path) -> Inspection:
     if report.get("schema_version") != REPORT_SCHEMA:
         raise fail("file_unreadable", f"{report_path} is not a {REPORT_SCHEMA}", fields=["eval_report"])
     problems: list[tuple[str, str]] = []
-    sides: dict[str, Scores] = {}
-    for side in ("candidate", "baseline"):
-        sides[side] = _checked_scores(report, side, report_path.parent, problems)
     _check_identity(report, run_dir, problems)
+    sides = {side: _checked_scores(report, side, report_path.parent, problems) for side in ("candidate", "baseline")}
     _check_consistency(report, sides, problems)
     return Inspection(report, _observe(report, sides["candidate"], sides["baseline"], run_dir), problems)
 
@@ -63,12 +61,12 @@ def _checked_scores(report: dict[str, Any], side: str, folder: Path, problems: l
 
 
 def score_path(entry: dict[str, Any], folder: Path) -> Path | None:
-    """A file that a report names: absolute, or relative to the report's folder, or to the current one."""
+    """A file that a report in `folder` names: the one beside the report, else where the name points."""
     name = entry.get("path")
     if not isinstance(name, str) or not name:
         return None
-    beside = folder / name
-    return beside if beside.is_file() or Path(name).is_absolute() else Path(name).absolute()
+    beside = folder / Path(name).name
+    return beside if beside.is_file() else folder / name
 
 
 def _check_identity(report: dict[str, Any], run_dir: Path, problems: list[tuple[str, str]]) -> None:
@@ -90,7 +88,11 @@ def _check_identity(report: dict[str, Any], run_dir: Path, problems: list[tuple[
 
 
 def _check_consistency(report: dict[str, Any], sides: dict[str, Scores], problems: list[tuple[str, str]]) -> None:
-    """The summary must be that of the score files."""
+    """Both sides answered the same items, and the summary is that of the score files."""
+    alone = sides["candidate"].keys ^ sides["baseline"].keys
+    if alone:
+        message = f"{len(alone)} attempt(s) are on one side only, e.g. {min(alone)}"
+        problems.append(("eval_incomplete", message))
     for side, scores in sides.items():
         stated = number(part(part(report, "pass_rate"), side).get("value"))
         measured = scores.rate()
@@ -98,7 +100,7 @@ def _check_consistency(report: dict[str, Any], sides: dict[str, Scores], problem
             problems.append(
                 ("evidence_inconsistent", f"the {side} pass rate is stated as {stated}, its scores give {measured}")
             )
-    _, _, effect = paired(sides["candidate"], sides["baseline"])
+    effect = paired(sides["candidate"], sides["baseline"]).effect
     stated = number(part(report, "comparison").get("effect"))
     if stated is None or effect is None or abs(stated - effect) > _TOLERANCE:
         problems.append(("evidence_inconsistent", f"the effect is stated as {stated}, the scores give {effect}"))
@@ -106,20 +108,23 @@ def _check_consistency(report: dict[str, Any], sides: dict[str, Scores], problem
 
 def _observe(report: dict[str, Any], candidate: Scores, baseline: Scores, run_dir: Path) -> dict[str, float | None]:
     comparison = part(report, "comparison")
-    n_both, n_clusters, effect = paired(candidate, baseline)
+    pairs = paired(candidate, baseline)
+    n_both = len(pairs.differences)
     n_items = max(
         int(number(report.get("n_items")) or 0), int(number(part(report, "suite").get("n_items")) or 0), n_both
     )
+    attempts = max(n_items * int(number(report.get("attempts")) or 1), len(candidate.keys | baseline.keys))
     return {
         "n_items": n_items,
         "n_scored": n_both,
-        "n_clusters": n_clusters,
-        "missing_rate": 1 - n_both / n_items if n_items else 1.0,
+        "n_clusters": len(set(pairs.clusters)),
+        "missing_rate": 1 - len(candidate.observed & baseline.observed) / attempts if attempts else 1.0,
         "pass_at_1": candidate.rate(),
         "baseline_pass_at_1": baseline.rate(),
-        "effect": effect,
+        "effect": pairs.effect,
         "ci_low": number(comparison.get("ci_low")),
         "ci_high": number(comparison.get("ci_high")),
+        "rechecked_ci_low": pairs.lower_bound(),
         "p_value": number(part(comparison, "mcnemar").get("p_value")),
         "minimum_detectable_effect": number(comparison.get("minimum_detectable_effect")),
         "looks": number(comparison.get("looks")),

@@ -47,7 +47,10 @@ class PointStream:
                         pass
                     yield None
                 elif not line.isspace():
-                    yield _parse(line)
+                    try:
+                        yield _decode(line)
+                    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                        yield _parse(line)
 
     def _log_history(self) -> Iterator[object]:
         if self.path.stat().st_size > _MAX_STATE:
@@ -64,10 +67,7 @@ class PointStream:
 
 
 def _parse(data: bytes) -> object:
-    try:
-        return _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass
+    """JSON with bare NaN and Infinity; None for anything else."""
     try:
         return json.loads(data)
     except (ValueError, RecursionError):

@@ -12,7 +12,8 @@ from typing import Any
 from bashgym.core.canonical import digest_file
 from bashgym.core.clock import utc_now
 from bashgym.core.errors import fail
-from bashgym.core.files import atomic_write_json
+from bashgym.core.files import atomic_write_bytes, atomic_write_json
+from bashgym.core.ids import check_identifier
 from bashgym.evidence.binding import read_or_empty
 from bashgym.evidence.bundle import stored
 from bashgym.evidence.inspection import Inspection, inspect, part, score_path
@@ -28,14 +29,15 @@ FLOORS: dict[str, float] = {
     "max_train_overlap": 0,
 }
 """The laxest thresholds with which a gate may ship."""
-_EXECUTED_SUITES = ("terminal", "env")
 
 
 def build_release_evidence(
     eval_report_path: Path, *, run_dir: Path, min_effect: float = 0.0, output: Path | None = None
 ) -> dict[str, Any]:
-    """The release evidence of a run from one eval report; written to `output` when given.
+    """The release evidence of a run from one eval report.
 
+    Written to `output` when given; report and scores are then copied below its folder (`evals/<eval_id>/`), so that the
+    run directory carries all its evidence.
     Effects are differences of pass rates in [-1, 1]; `min_effect` is the smallest that ships. Raises
     `digest_mismatch` when a score file changed or the report is about another model, `eval_incomplete` when items are
     doubled or unreadable.
@@ -50,8 +52,9 @@ def build_release_evidence(
             f"{eval_report_path}: {message}",
             hint="Evaluate this run's final model again: `bashgym eval run --model <run_id> --baseline <base-model>`.",
         )
+    report_path = _collect(eval_report_path, found.report, output.parent) if output else eval_report_path
     base = (output or eval_report_path).parent
-    document = _document(found, eval_report_path, run_dir, {**FLOORS, "min_effect": min_effect}, base)
+    document = _document(found, report_path, run_dir, {**FLOORS, "min_effect": min_effect}, base)
     if output is not None:
         atomic_write_json(output, document)
     return document
@@ -79,7 +82,7 @@ def gate(report: dict[str, Any], observed: dict[str, float | None], thresholds: 
 
 def is_executed(suite: dict[str, Any]) -> bool:
     """Whether the suite runs verifiers instead of comparing text."""
-    return suite.get("executed") is True or str(suite.get("name", "")).startswith(_EXECUTED_SUITES)
+    return suite.get("executed") is True
 
 
 def _reasons(report: dict[str, Any], observed: dict[str, float | None], limits: dict[str, float]) -> list[str]:
@@ -90,6 +93,7 @@ def _reasons(report: dict[str, Any], observed: dict[str, float | None], limits: 
     comparison = part(report, "comparison")
     n_items, n_clusters = seen("n_scored", 0), seen("n_clusters", 0)
     effect, low = seen("effect", -1), seen("ci_low", -1)
+    rechecked = seen("rechecked_ci_low", -1)
     missing, tampered, overlap = seen("missing_rate", 1), seen("tamper_rate", 0), seen("train_overlap", 0)
     split = str(part(report, "suite").get("split", ""))
     checks = (
@@ -97,20 +101,35 @@ def _reasons(report: dict[str, Any], observed: dict[str, float | None], limits: 
         (report.get("simulated") is not False, "the evaluation is simulated, or does not say that it is not"),
         (comparison.get("verdict") != "improved", f"the verdict is {comparison.get('verdict')!r}, not 'improved'"),
         (not low > 0, f"the interval of the effect begins at {low:.4g} and does not exclude zero"),
+        (not rechecked > 0, f"computed again from the scores, the interval begins at {rechecked:.4g}"),
         (
             not (effect > 0 and effect >= limits["min_effect"]),
-            f"the effect {effect:.4g} is below {limits['min_effect']:.4g}",
+            f"the effect {effect:.4g} is not above {limits['min_effect']:.4g}",
         ),
         (
             n_items < limits["min_items"],
             f"{n_items:.0f} items were scored on both sides; {limits['min_items']:.0f} are needed",
         ),
         (n_clusters < limits["min_clusters"], f"{n_clusters:.0f} cluster(s); {limits['min_clusters']:.0f} are needed"),
-        (not missing <= limits["max_missing_rate"], f"{missing:.1%} of the items have no score on one side"),
+        (not missing <= limits["max_missing_rate"], f"{missing:.1%} of the attempts were not observed on both sides"),
         (tampered > limits["max_tamper_rate"], f"{tampered:.1%} of the attempts touched what they must not"),
         (overlap > limits["max_train_overlap"], f"{overlap:.0f} held-out question(s) are in the training rows"),
     )
     return [reason for failed, reason in checks if failed]
+
+
+def _collect(report_path: Path, report: dict[str, Any], folder: Path) -> Path:
+    """Copies a report and its score files below `folder`, unless they lie there; returns the report's new place."""
+    if report_path.resolve().is_relative_to(folder.resolve()):
+        return report_path
+    home = folder / "evals" / check_identifier(report.get("eval_id"), "eval_id")
+    home.mkdir(parents=True, exist_ok=True)
+    for side in ("candidate", "baseline"):
+        path = score_path(part(part(report, "scores"), side), report_path.parent)
+        if path is not None:
+            atomic_write_bytes(home / path.name, path.read_bytes())
+    atomic_write_bytes(home / report_path.name, report_path.read_bytes())
+    return home / report_path.name
 
 
 def _document(

@@ -17,8 +17,13 @@ from bashgym.evidence.bundle import located, measure, resolve_input, stored
 from bashgym.evidence.card import PATH_FIELDS, PROMOTING, SCHEMA, RunCard, read_card, write_card
 from bashgym.evidence.explain import artifact_status, promotion_explanation
 from bashgym.evidence.findings import Book, Gate, Level
+from bashgym.evidence.inspection import REPORT_SCHEMA
+from bashgym.evidence.release import build_release_evidence
 from bashgym.evidence.rules import judge
 from bashgym.methods.spec import EvidenceKind
+
+File = str | Path | None
+"""A file that a caller may name."""
 
 RESULT = "bashgym.run_card_result.v1"
 VALIDATION = "bashgym.run_card_validation.v1"
@@ -42,18 +47,18 @@ def create(
     base_model: str,
     compute_target: str,
     output: str | Path,
-    training_plan: str | None = None,
-    source_manifest: str | None = None,
-    preference_pairs: str | None = None,
-    reward_examples: str | None = None,
-    reward_eval: str | None = None,
-    dataset_card: str | None = None,
+    training_plan: File = None,
+    source_manifest: File = None,
+    preference_pairs: File = None,
+    reward_examples: File = None,
+    reward_eval: File = None,
+    dataset_card: File = None,
     backend: str | None = None,
-    metrics: str | None = None,
-    release_evidence: str | None = None,
-    smoke_bundle: str | None = None,
-    session_distillation_records: str | None = None,
-    session_distillation_metrics: str | None = None,
+    metrics: File = None,
+    release_evidence: File = None,
+    smoke_bundle: File = None,
+    session_distillation_records: File = None,
+    session_distillation_metrics: File = None,
     reader_model: str = "",
     confidence_threshold: float | None = None,
     hint_policy: str = "",
@@ -66,7 +71,7 @@ def create(
     decision: str = "pending",
     promotion: bool = False,
     no_git: bool = False,
-    evidence: Mapping[str, str] | None = None,
+    evidence: Mapping[str, str | Path] | None = None,
     models_dir: Path | None = None,
 ) -> dict[str, Any]:
     """Measures the evidence, writes the card whole, and judges it: `bashgym.run_card_result.v1`.
@@ -143,18 +148,18 @@ def validate(path: str | Path, promotion: bool = False, models_dir: Path | None 
 def attach_evidence(
     path: str | Path,
     *,
-    training_plan: str | None = None,
-    source_manifest: str | None = None,
-    preference_pairs: str | None = None,
-    reward_examples: str | None = None,
-    reward_eval: str | None = None,
-    dataset_card: str | None = None,
-    metrics: str | None = None,
-    release_evidence: str | None = None,
-    smoke_bundle: str | None = None,
-    session_distillation_records: str | None = None,
-    session_distillation_metrics: str | None = None,
-    evidence: Mapping[str, str] | None = None,
+    training_plan: File = None,
+    source_manifest: File = None,
+    preference_pairs: File = None,
+    reward_examples: File = None,
+    reward_eval: File = None,
+    dataset_card: File = None,
+    metrics: File = None,
+    release_evidence: File = None,
+    smoke_bundle: File = None,
+    session_distillation_records: File = None,
+    session_distillation_metrics: File = None,
+    evidence: Mapping[str, str | Path] | None = None,
     claim_tier: str | None = None,
     output: str | Path | None = None,
     promotion: bool = False,
@@ -228,15 +233,17 @@ def parse_thresholds(items: Sequence[str]) -> dict[str, float]:
     return found
 
 
-def _with_defaults(given: Mapping[str, str | None], run_dir: Path | None) -> dict[str, str]:
-    files = {kind: path for kind, path in given.items() if path}
+def _with_defaults(given: Mapping[str, File], run_dir: Path | None) -> dict[str, str | Path]:
+    files: dict[str, str | Path] = {kind: path for kind, path in given.items() if path}
     for kind, name in _BESIDE.items():
         if kind not in files and run_dir is not None and (run_dir / name).is_file():
             files[kind] = str(run_dir / name)
     return files
 
 
-def _bind_files(card: RunCard, card_dir: Path, files: Mapping[str, str], run_dir: Path | None, book: Book) -> None:
+def _bind_files(
+    card: RunCard, card_dir: Path, files: Mapping[str, str | Path], run_dir: Path | None, book: Book
+) -> None:
     """Measures each file into an entry. One that is not there becomes a finding, its path stays in the card."""
     for kind, given in files.items():
         if kind not in KINDS:
@@ -247,6 +254,8 @@ def _bind_files(card: RunCard, card_dir: Path, files: Mapping[str, str], run_dir
                 fields=["evidence"],
             )
         path, field = resolve_input(given, card_dir), PATH_FIELDS.get(kind)
+        if kind == "release_evidence" and run_dir is not None:
+            path = _from_report(path, run_dir, card_dir, book)
         card.evidence = [entry for entry in card.evidence if entry.kind != kind]
         try:
             entry = measure(kind, path, card_dir=card_dir, run_id=card.run_id, run_dir=run_dir)
@@ -257,6 +266,19 @@ def _bind_files(card: RunCard, card_dir: Path, files: Mapping[str, str], run_dir
             card.evidence.append(entry)
         if field:
             setattr(card, field, stored(path, card_dir))
+
+
+def _from_report(path: Path, run_dir: Path, card_dir: Path, book: Book) -> Path:
+    """An eval report given as release evidence is made into it, beside the card. Other files stay as they are."""
+    if read_or_empty(path).get("schema_version") != REPORT_SCHEMA:
+        return path
+    output = card_dir / _BESIDE["release_evidence"]
+    try:
+        build_release_evidence(path, run_dir=run_dir, output=output)
+    except BashGymError as error:
+        book.fail(Gate.RELEASE, "invalid_eval_report", error.message, "release_evidence_path", path=str(path))
+        return path
+    return output
 
 
 def _rebase(card: RunCard, old: Path, new: Path) -> None:

@@ -22,9 +22,12 @@ class Scores:
     """Item -> 0/1 per scored attempt. An attempt that could not be judged is absent, not a miss."""
     clusters: dict[str, str] = field(default_factory=dict)
     states: Counter[str] = field(default_factory=Counter)
-    lines: int = 0
+    keys: set[str] = field(default_factory=set)
+    """`item#attempt` of every line."""
+    observed: set[str] = field(default_factory=set)
+    """Those that were judged."""
     doubled: list[str] = field(default_factory=list)
-    """`item#attempt` keys that occur more than once."""
+    """Keys that occur more than once."""
     unreadable: int = 0
     prompts: dict[str, Any] = field(default_factory=dict)
     """Item -> prompt, a string or a list of messages."""
@@ -34,8 +37,8 @@ class Scores:
         return fmean(fmean(tries) for tries in self.passed.values()) if self.passed else None
 
     def share(self, *states: str) -> float | None:
-        """Share of lines in one of these states; None without lines."""
-        return sum(self.states[state] for state in states) / self.lines if self.lines else None
+        """Share of attempts in one of these states; None without attempts."""
+        return sum(self.states[state] for state in states) / len(self.keys) if self.keys else None
 
     def format_validity(self) -> float | None:
         """Share of answers that parsed; None where no state was recorded."""
@@ -45,39 +48,64 @@ class Scores:
 
 def read_scores(path: Path) -> Scores:
     """Every line of a score file. Lines that are no objects or lack their item are counted in `unreadable`."""
-    found, seen = Scores(), set[str]()
+    found = Scores()
     tail = JsonlTail(path)
     while rows := tail.read_new(10_000):
         for row in rows:
-            _take(row, found, seen)
+            _take(row, found)
     found.unreadable += tail.skipped
     return found
 
 
-def _take(row: dict[str, Any], found: Scores, seen: set[str]) -> None:
+def _take(row: dict[str, Any], found: Scores) -> None:
     item = row.get("item_id")
     if not isinstance(item, str) or not item:
         found.unreadable += 1
         return
     key = f"{item}#{row.get('attempt', 0)}"
-    if key in seen:
+    if key in found.keys:
         found.doubled.append(key)
-    seen.add(key)
-    found.lines += 1
+        return
+    found.keys.add(key)
     if isinstance(row.get("status"), str):
         found.states[row["status"]] += 1
-    found.clusters[item] = str(row.get("cluster", ""))
+    found.clusters[item] = str(row.get("cluster") or item)
     if row.get("prompt"):
         found.prompts.setdefault(item, row["prompt"])
     passed = row.get("passed")
     if isinstance(passed, bool):
+        found.observed.add(key)
         found.passed.setdefault(item, []).append(float(passed))
 
 
-def paired(candidate: Scores, baseline: Scores) -> tuple[int, int, float | None]:
-    """(items scored on both sides, their clusters, mean difference candidate - baseline)."""
+@dataclass(frozen=True)
+class Pairing:
+    """Items scored on both sides, in order of their ids."""
+
+    differences: list[float]
+    """Candidate minus baseline, each the mean over an item's attempts."""
+    clusters: list[str]
+
+    @property
+    def effect(self) -> float | None:
+        """Mean difference; None without items."""
+        return fmean(self.differences) if self.differences else None
+
+    def lower_bound(self) -> float | None:
+        """The lower end of the effect's 95 % interval, computed here and now: the better of item and cluster bootstrap.
+
+        A second opinion on a report's own interval: a report that calls noise an improvement does not survive it.
+        """
+        from bashgym.evals.stats import cluster_bootstrap, item_bootstrap
+
+        if len(self.differences) < 2 or len(set(self.clusters)) < 2:
+            return None
+        methods = (item_bootstrap, cluster_bootstrap)
+        return max(float(method(self.differences, self.clusters, n_resamples=4000).low) for method in methods)
+
+
+def paired(candidate: Scores, baseline: Scores) -> Pairing:
+    """The items that both sides scored."""
     both = sorted(candidate.passed.keys() & baseline.passed.keys())
-    if not both:
-        return 0, 0, None
-    effect = fmean(fmean(candidate.passed[item]) - fmean(baseline.passed[item]) for item in both)
-    return len(both), len({candidate.clusters[item] for item in both}), effect
+    differences = [fmean(candidate.passed[item]) - fmean(baseline.passed[item]) for item in both]
+    return Pairing(differences, [candidate.clusters[item] for item in both])

@@ -67,7 +67,7 @@ def loss_trend(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "warning", "loss_increased", f"loss went from {head:.4g} to {tail:.4g}", "Halve learning_rate.", seen
         )
-    if enough and rise > 0.5 * drop and rise > 0.1 * abs(best) + 0.01:
+    if enough and rise > 0.2 * drop and rise > 0.2 * abs(best) + 0.01:
         severity = "blocker" if tail > 1.3 * head else "warning"
         message = f"loss ended at {tail:.4g}, well above its best window {best:.4g}: the run diverged"
         yield Finding(severity, "loss_diverged", message, "Halve learning_rate, or take an earlier checkpoint.", seen)
@@ -131,14 +131,15 @@ def evaluation(facts: Facts) -> Iterator[Finding]:
             message = "no eval_loss was reported: memorising cannot be told from learning"
             yield Finding("info", "no_eval_loss", message, "Set eval_split or eval_dataset_path.")
         return
-    lowest = min(held.buckets, key=lambda bucket: bucket.low)
-    if held.count >= 3 and held.last > 1.05 * lowest.low and lowest is not held.buckets[-1]:
+    best, end = held.best(), held.tail()
+    if held.count >= 3 and end > 1.05 * best:
+        lowest = min(held.buckets, key=lambda bucket: bucket.low)
         yield Finding(
             "warning",
             "eval_loss_rising",
-            f"eval_loss rose from {lowest.low:.4g} (step {lowest.last_step}) to {held.last:.4g}: it overfits",
+            f"eval_loss rose from {best:.4g} (lowest at step {lowest.last_step}) to {end:.4g}: it overfits",
             "Stop at the minimum: fewer epochs, or more varied rows.",
-            {"best": lowest.low, "best_step": lowest.last_step, "last": held.last},
+            {"best": best, "best_step": lowest.last_step, "last": held.last},
         )
     if loss is not None and facts.loss_falls:
         trained = loss.tail(0.1)

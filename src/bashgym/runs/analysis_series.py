@@ -68,11 +68,17 @@ class Series:
         buckets = self.buckets
         while buckets and buckets[-1].last_step >= step:
             buckets.pop()
+        if buckets and (bucket := buckets[-1]).count < self._width:
+            bucket.last_step, bucket.last = step, value
+            bucket.count += 1
+            bucket.total += value
+            if value < bucket.low:
+                bucket.low = value
+            elif value > bucket.high:
+                bucket.high, bucket.high_step = value, step
+            return
         if not buckets:
             self.first = value
-        elif buckets[-1].count < self._width:
-            buckets[-1] = buckets[-1].merge(Bucket(step, step, 1, value, value, value, step, value))
-            return
         buckets.append(Bucket(step, step, 1, value, value, value, step, value))
         if len(buckets) > _BUCKETS:
             halves = [a.merge(b) for a, b in zip(buckets[::2], buckets[1::2], strict=False)]
@@ -173,29 +179,45 @@ def read_metrics(path: Path) -> Metrics:
     for point in stream:
         step = point["step"]
         found.points += 1
-        found.first_step = step if found.first_step is None else min(found.first_step, step)
-        found.last_step = step if found.last_step is None else max(found.last_step, step)
-        closing = _SUMMARY_KEY in point
         if found.flags and found.flags[-1][0] >= step:
             _unflag(found, step, point)
-        for name, flag in non_finite(point).items():
-            found.flagged += 1
-            if len(found.flags) < _FLAGS_KEPT:
-                found.flags.append((step, name, flag))
-        for name, value in point.items():
-            if name in _NOT_SERIES or type(value) not in (int, float) or not math.isfinite(value):
-                continue
-            if closing and name.startswith("train_"):
-                continue
-            series = raw.get(name)
-            if series is None:
-                if len(raw) >= _MAX_NAMES:
-                    continue
-                series = raw[name] = Series()
-            series.add(step, value)
+        finite = _add(raw, point, step, _SUMMARY_KEY in point)
+        if not finite or "non_finite" in point:
+            _flag(found, step, point)
     found.skipped = stream.skipped
+    if raw:
+        found.first_step = min(series.buckets[0].first_step for series in raw.values())
+        found.last_step = max(series.buckets[-1].last_step for series in raw.values())
     _canonical(found, raw)
     return found
+
+
+def _add(raw: dict[str, Series], point: dict[str, Any], step: int, closing: bool) -> bool:
+    """Adds a point's numbers to their series. False if one of them is no finite number."""
+    finite = True
+    for name, value in point.items():
+        kind = type(value)
+        if (kind is not float and kind is not int) or name in _NOT_SERIES:
+            continue
+        if not math.isfinite(value):
+            finite = False
+            continue
+        series = raw.get(name)
+        if series is None:
+            if len(raw) >= _MAX_NAMES or (closing and name.startswith("train_")):
+                continue
+            series = raw[name] = Series()
+        elif closing and name.startswith("train_"):
+            continue
+        series.add(step, value)
+    return finite
+
+
+def _flag(found: Metrics, step: int, point: dict[str, Any]) -> None:
+    for name, flag in non_finite(point).items():
+        found.flagged += 1
+        if len(found.flags) < _FLAGS_KEPT:
+            found.flags.append((step, name, flag))
 
 
 def _unflag(found: Metrics, step: int, point: dict[str, Any]) -> None:

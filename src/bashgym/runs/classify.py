@@ -73,9 +73,15 @@ def _evidence(run_dir: Path, metrics: Metrics, profile: dict[str, Any]) -> dict[
         "run_card_ok": card_ok,
         "run_card_decision": decision,
         "eval_loss": held.last if held else None,
-        "eval_reports": sum(1 for _ in run_dir.glob("evals/**/*report*.json")),
+        "eval_reports": _links(run_dir),
         **{name: len(profile.get(name) or []) for name in _HISTORY},
     }
+
+
+def _links(run_dir: Path) -> int:
+    """Evaluations that are linked to the run."""
+    links = (read_or_empty(path) for path in run_dir.glob("evals/*.json"))
+    return sum(link.get("schema_version") == "bashgym.eval_link.v1" for link in links)
 
 
 def _reasons(state: dict[str, Any], metrics: Metrics, evidence: dict[str, Any], evaluated: bool) -> list[str]:

@@ -77,7 +77,7 @@ def _rebuild(ctx: Context, document: dict[str, Any]) -> None:
     say = ctx.book.fail if ctx.strict else ctx.book.warn
     report = part(document, "eval_report")
     if document.get("schema_version") != SCHEMA or not isinstance(report.get("path"), str):
-        message = "it is bound to no eval report; build it with `bashgym eval release`"
+        message = "it is bound to no eval report: give the report of `bashgym eval run` as --release-evidence"
         return say(Gate.RELEASE, "release_evidence_unbound", message, _FIELD)
     folder = ctx.files["release_evidence"].parent
     if not _files_intact(ctx, document, folder) or ctx.run_dir is None:
