@@ -265,8 +265,7 @@ def leftovers(root):
         "touch -- '-rf' $'new\\nline' 'ü'; mkfifo pipe; ln -s / root",
     ],
 )
-def test_the_workspace_is_removed_whatever_is_in_it(tmp_path, mess):
-    tmp_path.chmod(0o755)
+def test_the_workspace_is_removed_whatever_is_in_it(mess):
     with tempfile.TemporaryDirectory() as root:
         Path(root).chmod(0o755)
         run_episode(spec(), [mess], workspace_root=Path(root))

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bashgym.cli.output import Reply, safe, table
+from bashgym.cli.output import Reply, note, safe, table
 from bashgym.cli.progress import shown
 
 
@@ -31,25 +31,31 @@ def run(
 
     Interrupted, it goes on where it was with --eval-id.
     """
+    from bashgym.core.ids import new_run_id
     from bashgym.workspace import Workspace
 
-    with shown() as progress:
-        doc = Workspace.open().evals.run(
-            suite=suite,
-            model=model,
-            baseline=baseline,
-            split=split,
-            seed=seed,
-            per_family=per_family,
-            limit=limit,
-            attempts=attempts,
-            temperature=temperature,
-            top_p=top_p,
-            max_new_tokens=max_new_tokens,
-            eval_id=eval_id,
-            run_id=run_id,
-            progress=lambda share, text: progress("evaluation", share, text),
-        )
+    chosen = eval_id or new_run_id().replace("run_", "eval_", 1)
+    try:
+        with shown() as progress:
+            doc = Workspace.open().evals.run(
+                suite=suite,
+                model=model,
+                baseline=baseline,
+                split=split,
+                seed=seed,
+                per_family=per_family,
+                limit=limit,
+                attempts=attempts,
+                temperature=temperature,
+                top_p=top_p,
+                max_new_tokens=max_new_tokens,
+                eval_id=chosen,
+                run_id=run_id,
+                progress=lambda share, text: progress("evaluation", share, text),
+            )
+    except KeyboardInterrupt:
+        note(f"the same command with --eval-id {chosen} goes on where this stopped")
+        raise
     return Reply(doc, lambda: _show(doc))
 
 
@@ -125,7 +131,7 @@ def _show_comparison(found: dict[str, Any]) -> None:
     if found.get("summary"):
         print(f"  {safe(found['summary'])}")
     flips = found.get("flips") or {}
-    print(f"  {safe(found['verdict'])}; gained {len(flips.get('gained', []))}, lost {len(flips.get('lost', []))}")
+    print(f"  items gained {len(flips.get('gained', []))}, lost {len(flips.get('lost', []))}")
 
 
 def _share(value: object) -> str:

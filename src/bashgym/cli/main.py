@@ -8,39 +8,51 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import typer
-
-from bashgym.cli.lazy import LazyGroup, Session
-from bashgym.cli.output import Reply, emit, print_json
-from bashgym.cli.registry import ROOT
 from bashgym.core.errors import BashGymError, fail
+
+if TYPE_CHECKING:
+    from bashgym.cli.lazy import Session
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status."""
-    args = list(sys.argv[1:] if argv is None else argv)
+    """Runs one command and returns its exit status. Imports little until Ctrl-C can be answered."""
+    try:
+        return _guarded(list(sys.argv[1:] if argv is None else argv))
+    except KeyboardInterrupt:
+        os.write(2, b"error interrupted: stopped by the user\n")
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; nobody is left to tell.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return 0
+
+
+def _guarded(args: list[str]) -> int:
+    from bashgym.cli.lazy import Session
+    from bashgym.cli.output import Reply, emit
+
     session = Session(json="--json" in args)
     try:
-        try:
-            reply = _run(args, session)
-            if isinstance(reply, Reply):
-                emit(reply, session.json)
-                sys.stdout.flush()
-                return reply.exit_code
-            return reply if isinstance(reply, int) else 0
-        except BrokenPipeError:
-            # The reader of our output has gone; nobody is left to tell.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            return 0
-        except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the boundary of the program
-            return _refuse(as_error(error), session)
+        reply = _run(args, session)
+        if isinstance(reply, Reply):
+            emit(reply, session.json)
+            sys.stdout.flush()
+            return reply.exit_code
+        return reply if isinstance(reply, int) else 0
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return 1
+        raise
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  the boundary of the program
+        return _refuse(as_error(error), session)
 
 
 def _run(args: list[str], session: Session) -> object:
+    import typer
+
+    from bashgym.cli.lazy import LazyGroup
+    from bashgym.cli.registry import ROOT
+
     root = LazyGroup("bashgym", ROOT)
     try:
         with root.make_context("bashgym", args, obj=session) as ctx:
@@ -51,9 +63,11 @@ def _run(args: list[str], session: Session) -> object:
 
 def as_error(error: BaseException) -> BashGymError:
     """Any exception as a typed error; what is not ours to explain goes to a log file and becomes `internal`."""
+    from typer import Abort
+
     if isinstance(error, BashGymError):
         return error
-    if isinstance(error, KeyboardInterrupt | typer.Abort):
+    if isinstance(error, KeyboardInterrupt | Abort):
         return fail("interrupted", "stopped by the user")
     if hasattr(error, "format_message"):  # Typer's and Click's usage errors; their classes move between versions.
         return _usage(error)
@@ -113,6 +127,8 @@ def log_traceback(error: BaseException) -> str:
 def _refuse(error: BashGymError, session: Session) -> int:
     """Tells an error: always on stderr, and with `--json` also as the document on stdout."""
     if session.json:
+        from bashgym.cli.output import print_json
+
         print_json({"detail": error.detail()})
     show_error(error)
     if error.code == "interrupted":

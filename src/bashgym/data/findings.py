@@ -6,6 +6,8 @@ Does not own: what is worth remarking; that is for readers, formats, messages an
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
@@ -14,6 +16,7 @@ MAX_MESSAGES_PER_CODE = 30
 """Beyond this many different messages of one code, the rest share one finding: a hostile file stays cheap."""
 MAX_ISSUES = 50
 _ROWS_IN_TEXT = 5
+_LONG_WORD = re.compile(r"[A-Za-z0-9+/_\-]{16,}")
 
 
 class Issue(msgspec.Struct, frozen=True):
@@ -66,7 +69,7 @@ class Collector:
         self.errors += severity is Severity.ERROR
         self.warnings += severity is Severity.WARNING
         if severity is not Severity.INFO and len(self.issues) < MAX_ISSUES:
-            self.issues.append(Issue(row, severity, field, message, shown(sample)))
+            self.issues.append(Issue(row, severity, field, message, _sample(sample)))
         key = (code, severity, field, message)
         group = self._groups.get(key)
         if group is None:
@@ -119,11 +122,17 @@ class Collector:
 
 def shown(value: object, width: int = 80) -> str:
     """A short printable form of a value; control characters and line breaks escaped."""
-    if value is None:
-        return ""
     text = value[: width * 2] if isinstance(value, str) else repr(value)[: width * 2]
     text = text.encode("unicode_escape" if not text.isprintable() else "utf-8", "replace").decode("utf-8", "replace")
     return text if len(text) <= width else text[: width - 3] + "..."
+
+
+def _sample(value: object) -> str:
+    """The start of a value; long words are left out, for a faulty row may hold a key."""
+    if value is None:
+        return ""
+    text = value[:400] if isinstance(value, str) else repr(value)[:400]
+    return shown(_LONG_WORD.sub("[...]", text))
 
 
 def _where(unit: str, rows: list[int], count: int) -> str:

@@ -17,7 +17,9 @@ from itertools import product
 CONSONANTS, VOWELS = "bdfklmnrst", "aeiou"
 HELDOUT_SHARE = 64
 """Of 256: the hash bytes below it are held out."""
-RESERVED = frozenset({"file", "line", "make", "mode", "move", "name", "rule", "side", "size", "type", "note"})
+RESERVED = frozenset(
+    {"done", "file", "line", "make", "mode", "move", "name", "rule", "side", "size", "take", "type", "note"}
+)
 """Words that instructions or commands use themselves."""
 EXTENSIONS = ("txt", "log", "csv", "md")
 
