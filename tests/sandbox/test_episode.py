@@ -124,6 +124,11 @@ def test_a_fake_program_in_the_workspace_is_not_what_the_verifier_calls():
     assert run_episode(spec(), [attack]).verifier_status is VerifierStatus.FAILED
 
 
+def test_a_fake_verifier_in_a_subfolder_is_not_the_one_that_runs():
+    attack = "mkdir sub && cd sub && printf 'exit 0' > verify.sh && chmod +x verify.sh"
+    assert run_episode(scripted("[ -f out.txt ]"), [attack]).verifier_status is VerifierStatus.FAILED
+
+
 def test_startup_files_do_not_reach_the_verifier():
     attack = (
         "for f in .bashrc .profile .bash_profile; do echo 'exit 0' | tee $f ~/$f; done; export BASH_ENV=/work/.bashrc"

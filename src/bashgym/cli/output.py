@@ -123,7 +123,8 @@ def _rich_table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> No
 
     view = Table(box=None, header_style="bold", pad_edge=False)
     for column in columns:
-        view.add_column(column, overflow="fold")
+        # Ids are there to be copied: they stay on one line.
+        view.add_column(column, overflow="fold", no_wrap=column.endswith("_id"))
     for row in rows:
         cells = [safe(row.get(column)) for column in columns]
         view.add_row(*(Text(cell, style=_COLOURS.get(cell, "")) for cell in cells))

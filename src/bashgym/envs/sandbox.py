@@ -146,7 +146,7 @@ def run_command(
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> SandboxResult:
-    """Runs `bash -c command` with `workdir` as /work and as the current folder.
+    """Runs `bash -c command` with `workdir` as /work and as the current folder; it must belong to `host_user()`.
 
     `readonly` mounts host folders at paths of the sandbox; `env` adds to `ENVIRONMENT`, the host's is never passed.
     `invalid_field` for a command that no argv can hold; `sandbox_unavailable` if no sandbox could be made.

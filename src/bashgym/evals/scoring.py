@@ -51,7 +51,7 @@ def prepare(
 ) -> None:
     """Writes the job of `folder`, which is made. What it has finished stays."""
     folder.mkdir(parents=True, exist_ok=True)
-    write_job(folder, Job(model=model, decoding=decoding, parent_pid=os.getpid()), prompts)
+    write_job(folder, Job(model=model, decoding=decoding, threads=threads, parent_pid=os.getpid()), prompts)
 
 
 def run(folders: Sequence[Path], settings: Settings, on_progress: OnProgress = lambda *_: None) -> None:

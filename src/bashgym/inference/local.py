@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import DynamicCache
 
 from bashgym.core.errors import fail
 from bashgym.inference.job import attempt_seed
@@ -186,12 +187,15 @@ class _Batch:
         for row, prompt in enumerate(prompts):
             ids[row, width - len(prompt) :] = torch.tensor(prompt)
             mask[row, width - len(prompt) :] = 1
-        accepted = inspect.signature(model.forward).parameters
-        self._model, self._positions = model, "position_ids" in accepted or hasattr(model, "peft_config")
+        bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+        accepted = inspect.signature(bare.forward).parameters
+        self._model, self._positions = model, "position_ids" in accepted
         self._mask_bt = mask.to(model.device)
         # Only the last position's logits are needed; over a large vocabulary the others would fill the memory.
-        self._options = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
-        self._cache: Any = None
+        self._options: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
+        self._cache = DynamicCache(config=model.config)
+        # Transformers 5.24 renamed the argument.
+        self._options["cache" if "cache" in accepted else "past_key_values"] = self._cache
         self.steps = 0
         """Tokens fed after the prompts."""
         self._forward(ids.to(model.device), (self._mask_bt.cumsum(-1) - 1).clamp(min=0))
@@ -201,13 +205,12 @@ class _Batch:
         out = self._model(
             input_ids=ids_bt,
             attention_mask=self._mask_bt,
-            past_key_values=self._cache,
             use_cache=True,
             return_dict=True,
             **extra,
             **self._options,
         )
-        self._cache, self.logits_bv = out.past_key_values, out.logits[:, -1, :].float()
+        self.logits_bv = out.logits[:, -1, :].float()
 
     def keep(self, places: list[int], chosen_b: torch.Tensor) -> torch.Tensor:
         """Drops the finished rows. Returns the chosen tokens of those that go on."""

@@ -28,6 +28,7 @@ from bashgym.inference.local import Engine, Sampling, encode_prompt
 from bashgym.training.load import choose_dtype, load_model, load_tokenizer
 
 _PROGRESS_INTERVAL_S = 0.2
+_THREADS = torch.get_num_threads()
 
 
 def run(folder: Path) -> None:
@@ -39,8 +40,7 @@ def run(folder: Path) -> None:
     pairs = [(prompt, attempt) for prompt in prompts for attempt in range(job.decoding.attempts)]
     progress = _Progress(folder, len(done), len(pairs))
     if any((prompt.item_id, attempt) not in done for prompt, attempt in pairs):
-        if job.threads:
-            torch.set_num_threads(job.threads)
+        torch.set_num_threads(job.threads or _THREADS)
         model, tokenizer = load(job.model)
         _Worker(job, model, tokenizer, output, progress).finish(pairs, set(done))
     progress.write()
@@ -49,6 +49,8 @@ def run(folder: Path) -> None:
 def load(source: JobModel) -> tuple[Any, Any]:
     """(model in eval mode, tokenizer). An adapter is merged into its base, which makes every token cheaper."""
     folder = Path(source.path)
+    if not any(folder.glob("*.safetensors")):
+        raise fail("model_unsafe", f"{folder} has no safetensors weights; pickled ones are not loaded")
     model = load_model(folder, dtype=choose_dtype("auto"))
     if source.adapter_path is not None:
         adapter = Path(source.adapter_path)

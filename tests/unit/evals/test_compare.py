@@ -192,7 +192,10 @@ def test_score_files_of_two_suites_or_edited_after_their_report_are_refused(tmp_
         folder.mkdir()
         path = folder / "scores-candidate.jsonl"
         write_scores(path, scores([1] * 100))
-        report = {"suite": {"digest": name * 64}, "scores": {"candidate": {"path": str(path), "sha256": digest_file(path)}}}
+        report = {
+            "suite": {"digest": name * 64},
+            "scores": {"candidate": {"path": str(path), "sha256": digest_file(path)}},
+        }
         (folder / "report.json").write_text(json.dumps(report))
         paths.append(path)
     with pytest.raises(BashGymError) as caught:

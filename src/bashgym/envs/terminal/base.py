@@ -106,19 +106,37 @@ def is_heldout(word: str) -> bool:
 @cache
 def words(heldout: bool) -> tuple[str, ...]:
     """One of the two pools."""
-    syllables = [c + v for c, v in product(CONSONANTS, VOWELS)]
-    every = (first + second for first, second in product(syllables, syllables) if first != second)
+    all_syllables = [c + v for c, v in product(CONSONANTS, VOWELS)]
+    every = (first + second for first, second in product(all_syllables, repeat=2) if first != second)
     return tuple(word for word in every if word not in RESERVED and is_heldout(word) is heldout)
 
 
+def syllables(word: str) -> tuple[str, str]:
+    """The two of a word."""
+    return word[:2], word[2:]
+
+
 class Draw:
-    """Random values for one draft. No word comes twice, so a name never equals a word in a file."""
+    """Random values for one draft. No word comes twice, so a name never equals a word in a file.
+
+    The words of the instruction do not even share a syllable: which of them is meant is never a matter of spelling.
+    """
 
     def __init__(self, rng: random.Random, heldout: bool) -> None:
-        self._rng, self._words, self._used = rng, words(heldout), set[str]()
+        self._rng, self._words = rng, words(heldout)
+        self._used, self._syllables = set[str](), set[str]()
 
     def word(self) -> str:
-        """A word that this draft has not used."""
+        """A word for the instruction or a name."""
+        word = self._rng.choice(self._words)
+        while word in self._used or not self._syllables.isdisjoint(syllables(word)):
+            word = self._rng.choice(self._words)
+        self._syllables.update(syllables(word))
+        self._used.add(word)
+        return word
+
+    def filler(self) -> str:
+        """A word for the inside of a file."""
         while (word := self._rng.choice(self._words)) in self._used:
             pass
         self._used.add(word)
@@ -138,7 +156,7 @@ class Draw:
 
     def lines(self, low: int, high: int) -> list[str]:
         """Different lines, each of one new word or two."""
-        return [" ".join(self.word() for _ in range(self.number(1, 2))) for _ in range(self.number(low, high))]
+        return [" ".join(self.filler() for _ in range(self.number(1, 2))) for _ in range(self.number(low, high))]
 
     def shuffled(self, values: list[str]) -> list[str]:
         """A shuffled copy."""

@@ -22,7 +22,7 @@ def count_lines(d: Draw) -> Draft:
 def count_with(d: Draw) -> Draft:
     """How many lines hold a word, which can be there twice in one."""
     a, b, word, rest = d.file(), d.file(), d.word(), d.lines(3, 6)
-    hits = [f"{word} {word}", f"{d.word()} {word}", word][: d.number(1, 3)]
+    hits = [f"{word} {word}", f"{d.filler()} {word}", word][: d.number(1, 3)]
     lines = d.shuffled([*rest, *hits])
     return Draft(
         d.pick(f"count lines with {word} of {a} into {b}", f"count {word} in {a} and save to {b}"),
@@ -50,7 +50,7 @@ def count_files(d: Draw) -> Draft:
 @family(Category.COUNTING, Split.HELDOUT_FAMILIES)
 def count_words(d: Draw) -> Draft:
     """A bare number."""
-    a, b, lines = d.file(), d.file(), [*d.lines(3, 8), f"{d.word()} {d.word()}"]
+    a, b, lines = d.file(), d.file(), [*d.lines(3, 8), f"{d.filler()} {d.filler()}"]
     return Draft(
         d.pick(f"count words of {a} into {b}", f"write word count of {a} to {b}"),
         f"wc -w < {a} > {b}",

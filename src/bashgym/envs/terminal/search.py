@@ -9,7 +9,7 @@ from bashgym.envs.terminal.base import EXTENSIONS, Category, Draft, Draw, Split,
 def lines_with(d: Draw) -> Draft:
     """The lines that hold a word."""
     a, b, word, rest = d.file(), d.file(), d.word(), d.lines(3, 6)
-    hits = [f"{d.word()} {word}", f"{word} {d.word()}", word][: d.number(1, 3)]
+    hits = [f"{d.filler()} {word}", f"{word} {d.filler()}", word][: d.number(1, 3)]
     lines = d.shuffled([*rest, *hits])
     return Draft(
         d.pick(f"lines with {word} of {a} into {b}", f"find {word} in {a} and save to {b}"),
@@ -24,7 +24,7 @@ def lines_with(d: Draw) -> Draft:
 def lines_without(d: Draw) -> Draft:
     """The lines that do not hold a word."""
     a, b, word, rest = d.file(), d.file(), d.word(), d.lines(3, 6)
-    lines = d.shuffled([*rest, f"{d.word()} {word}", word])
+    lines = d.shuffled([*rest, f"{d.filler()} {word}", word])
     return Draft(
         d.pick(f"lines without {word} of {a} into {b}", f"drop lines with {word} of {a} into {b}"),
         f"grep -v {word} {a} > {b}",

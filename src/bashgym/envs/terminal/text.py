@@ -35,7 +35,7 @@ def append_word(d: Draw) -> Draft:
 def replace_word(d: Draw) -> Draft:
     """Every occurrence, also twice in a line."""
     a, old, new, rest = d.file(), d.word(), d.word(), d.lines(2, 4)
-    lines = d.shuffled([*rest, f"{old} {old}", f"{d.word()} {old}"])
+    lines = d.shuffled([*rest, f"{old} {old}", f"{d.filler()} {old}"])
     return Draft(
         d.pick(f"replace {old} with {new} in {a}", f"change {old} to {new} in {a}"),
         f"sed -i s/{old}/{new}/g {a}",
@@ -119,7 +119,7 @@ def unique_lines(d: Draw) -> Draft:
 def csv_column(d: Draw) -> Draft:
     """One of three columns."""
     a, b, n = d.file("csv"), d.file("txt"), d.number(1, 3)
-    rows = [[d.word() for _ in range(3)] for _ in range(d.number(3, 6))]
+    rows = [[d.filler() for _ in range(3)] for _ in range(d.number(3, 6))]
     body = text([",".join(row) for row in rows])
     return Draft(
         d.pick(f"write column {n} of {a} to {b}", f"put column {n} of the table {a} in {b}"),
