@@ -29,15 +29,27 @@ def demo(
 
 
 def _show(doc: dict[str, Any]) -> None:
-    rates = doc["pass_rate"]
-    before, after = (
-        f"{100 * rates[side]:.1f} %" if rates[side] is not None else "-" for side in ("baseline", "candidate")
-    )
-    print(f"{safe(doc['verdict'])}\n")
-    print(f"  {safe(doc['model'])}, held-out pass@1: {before} before, {after} after training")
-    if summary := doc["comparison"].get("summary"):
-        print(f"  {safe(summary)}")
-    for note in doc["notes"]:
-        print(f"  {safe(note)}")
-    print(f"\n  report    {doc['report']}\n  RunCard   {doc['run_card']}\n  run       {doc['run_dir']}")
-    print(f"  {sum(doc['seconds'].values()):.0f} s in all")
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    verdict, rates, c = doc["verdict"], doc["pass_rate"], doc["comparison"]
+    colour = {"promote": "green", "hold": "yellow", "reject": "red"}[verdict["kind"]]
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in (
+        ("model", doc["model"]),
+        ("pass@1, held-out", f"{rates['baseline']:.1%} before, {rates['candidate']:.1%} after"),
+        ("effect", f"{c['effect']:+.1%}, 95 % interval {c['ci_low']:+.1%} to {c['ci_high']:+.1%} (n = {c['n']})"),
+        ("notes", " ".join(doc["notes"])),
+        ("report", doc["report"]),
+        ("RunCard", doc["run_card"]),
+        ("run", doc["run_dir"]),
+        ("time", f"{sum(doc['seconds'].values()):.0f} s in all"),
+    ):
+        table.add_row(name, Text(safe(value)))
+    console = Console()
+    console.print(Panel(Text(safe(verdict["sentence"])), title=f"[bold]{verdict['word']}[/]", border_style=colour))
+    console.print(table)

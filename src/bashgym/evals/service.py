@@ -301,8 +301,8 @@ def _new_id() -> str:
 
 
 def _engine_sizes(n_parameters: int) -> tuple[int, int | None]:
-    """(batch size, CPU threads; None: torch's choice). Small models gain from wide batches, large ones would run out of
-    memory. In a small model threads wait for each other longer than they work, on a busy machine by a factor of twenty."""
+    """(batch size, CPU threads or None for torch's choice). Small models gain from wide batches, large ones run out
+    of memory. In a small model threads wait for each other longer than they work: on a busy machine, twenty times."""
     if n_parameters < 20_000_000:
         return 128, 1
     return (32 if n_parameters < 1_000_000_000 else 8), None

@@ -108,8 +108,9 @@ def cluster_bootstrap(
     """Interval of the mean of paired per-item differences when whole clusters are the sample.
 
     Clusters are drawn with replacement, each with all its items (Davison & Hinkley 1997, 3.8). Percentiles are taken at
-    levels widened for few clusters, Phi(-sqrt(G/(G-1)) t[G-1]) (Hesterberg 2015, Am. Stat. 69:371): without it,
-    percentile intervals of 15 clusters cover some 92 %. `too_few_clusters` below two.
+    levels widened for few clusters, Phi(-sqrt(G/(G-1)) t[G-1]), and reach at least to the bootstrap t interval with the
+    same correction of its standard error (Hesterberg 2015, Am. Stat. 69:371). Plain percentiles of 15 clusters cover
+    some 92 %; the widened ones alone still err 6 times in 100 with seven. `too_few_clusters` below two.
     """
     import numpy as np
 
@@ -131,7 +132,10 @@ def cluster_bootstrap(
     for block in _blocks(n_resamples, n_clusters):
         counts = draw.multinomial(n_clusters, even, size=block.stop - block.start)
         means[block] = (counts @ sums) / (counts @ sizes)
-    return _percentiles(means, n_clusters, confidence)
+    ends = _percentiles(means, n_clusters, confidence)
+    reach = _t(n_clusters - 1, confidence) * float(means.std()) * math.sqrt(n_clusters / (n_clusters - 1))
+    effect = float(values.mean())
+    return Interval(max(-1.0, min(ends.low, effect - reach)), min(1.0, max(ends.high, effect + reach)))
 
 
 def item_bootstrap(
@@ -212,6 +216,12 @@ def _z(confidence: float) -> float:
     return float(ndtri((1 + confidence) / 2))
 
 
+def _t(freedom: int, confidence: float) -> float:
+    from scipy.special import stdtrit
+
+    return float(stdtrit(freedom, (1 + confidence) / 2))
+
+
 def _check_counts(k: float, n: int) -> None:
     if not 0 <= k <= n:
         raise fail("invalid_field", f"{k:g} of {n} is not a count of successes")
@@ -246,10 +256,9 @@ def _blocks(n_resamples: int, width: int) -> list[slice]:
 def _percentiles(means: Floats, n_units: int, confidence: float) -> Interval:
     """Hesterberg's expanded percentile interval over `n_units` resampled units."""
     import numpy as np
-    from scipy.special import ndtr, stdtrit
+    from scipy.special import ndtr
 
-    quantile = float(stdtrit(n_units - 1, (1 + confidence) / 2)) if n_units > 1 else math.inf
-    tail = float(ndtr(-math.sqrt(n_units / max(1, n_units - 1)) * quantile))
+    tail = float(ndtr(-math.sqrt(n_units / (n_units - 1)) * _t(n_units - 1, confidence)))
     low, high = np.quantile(means, [tail, 1 - tail])
     return Interval(float(low), float(high))
 

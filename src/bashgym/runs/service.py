@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,16 +15,16 @@ from bashgym.core.errors import BashGymError, fail
 from bashgym.core.files import writable_dir
 from bashgym.core.ids import check_identifier, new_run_id
 from bashgym.core.settings import Settings
-from bashgym.ledger.service import Ledger
-from bashgym.runs import control, logs
-from bashgym.runs.prepare import Prepared, prepare, refuse_blocked
 from bashgym.runs.reconcile import ensure_supervised, spawn_supervisor
-from bashgym.runs.records import settings_plan, source_manifest, tracking_of
 from bashgym.store.run_dir import TERMINAL, RunDir, RunState, RunStatus, create_run_dir
+
+if TYPE_CHECKING:
+    from bashgym.ledger.service import Ledger
+    from bashgym.runs.prepare import Prepared
 
 
 class RunService:
-    """One per process; cheap to make."""
+    """One per process; cheap to make. What only a start needs is imported by a start."""
 
     def __init__(self, settings: Settings, ledger: Ledger) -> None:
         self.settings, self.ledger = settings, ledger
@@ -33,6 +33,8 @@ class RunService:
 
     def check(self, body: Mapping[str, Any], force: Sequence[str] = ()) -> Prepared:
         """The whole preflight of a start, starting nothing."""
+        from bashgym.runs.prepare import prepare
+
         return prepare(body, self.settings, force=force)
 
     def start(
@@ -44,6 +46,9 @@ class RunService:
         origin: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Checks, records, registers, launches; returns at once with the run's id. With `dry_run` only checks."""
+        from bashgym.runs.prepare import refuse_blocked
+        from bashgym.runs.records import tracking_of
+
         body = {**body, **({"origin": dict(origin)} if origin and not body.get("origin") else {})}
         key, digest = body.get("idempotency_key"), digest_json(_plain(body))
         if dry_run:
@@ -68,6 +73,8 @@ class RunService:
 
     def _begin(self, prepared: Prepared, checkpoint: Path | None = None) -> tuple[RunDir, dict[str, Any]]:
         """A whole, registered, queued run directory, or none."""
+        from bashgym.runs.records import tracking_of
+
         tracking = tracking_of(prepared)
         run = self._create(prepared)
         try:
@@ -85,6 +92,8 @@ class RunService:
 
     def _record(self, run: RunDir, prepared: Prepared, tracking: Any) -> dict[str, Any]:
         """Everything durable, in an order such that a crash leaves either no run or a whole one."""
+        from bashgym.runs.records import settings_plan, source_manifest
+
         request = {**prepared.request.as_dict(), "run_id": run.run_id}
         manifest = prepared.manifest(run.run_id)
         run.write_json("manifest.json", manifest)
@@ -181,10 +190,14 @@ class RunService:
 
     def log(self, run_id: str, tail: int = 500, grep: str | None = None) -> dict[str, Any]:
         """The end of training.log; `grep` filters before the cut."""
+        from bashgym.runs import logs
+
         return logs.read(self.locate(run_id), tail, grep)
 
     def follow_log(self, run_id: str) -> Iterator[str]:
         """Lines of training.log as they come, until the run has ended."""
+        from bashgym.runs import logs
+
         return logs.follow(self.locate(run_id))
 
     def metrics(self, run_id: str) -> dict[str, Any]:
@@ -208,10 +221,14 @@ class RunService:
 
     def pause(self, run_id: str) -> dict[str, Any]:
         """Asks for a checkpoint at the next optimizer step; the trainer then ends and its memory is free."""
+        from bashgym.runs import control
+
         return control.pause(self.locate(run_id), self.settings)
 
     def resume(self, run_id: str) -> dict[str, Any]:
         """Continues a paused run. A failed one is continued as a new run from its last valid checkpoint."""
+        from bashgym.runs import control
+
         run = self.locate(run_id)
         ensure_supervised(run, self.settings)
         if run.state().status == RunStatus.FAILED:
@@ -220,6 +237,8 @@ class RunService:
 
     def stop(self, run_id: str) -> dict[str, Any]:
         """Ends the run's process group; the run becomes cancelled."""
+        from bashgym.runs import control
+
         return control.stop(self.locate(run_id), self.settings, self.ledger)
 
     def recover(self) -> list[str]:
@@ -239,6 +258,9 @@ class RunService:
 
     def _continue(self, failed: RunDir) -> dict[str, Any]:
         """A new run with the same request that begins at the failed one's last valid checkpoint."""
+        from bashgym.runs import control
+        from bashgym.runs.prepare import refuse_blocked
+
         checkpoint = control.valid_checkpoint(failed)
         body = {**failed.request(), "run_id": None, "idempotency_key": None}
         prepared = self.check(body, failed.manifest().get("forced", []))
