@@ -111,6 +111,8 @@ def _prepare_process(request: dict[str, Any]) -> None:
     set_seed(int(request["seed"]))
     # The same kernels in the same order: what makes a resumed run end in the same bits on CPU.
     torch.use_deterministic_algorithms(True, warn_only=True)
+    # Filling fresh memory would cost a third of the training time; it guards against faults in operators, not in runs.
+    torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 def _resume_point(run: RunDir) -> str | None:
