@@ -25,7 +25,8 @@ def main() -> None:
             print(table(found), flush=True)
             results += found
     if len(sys.argv) == 1:
-        head = f"# Measured {utc_now()[:10]}\n\n{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}. "
+        machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+        head = f"# Measured {utc_now()[:10]}\n\n{machine}. "
         head += "Medians of several runs, neighbours measured in the same run. Written by `make bench`.\n\n"
         (Path(__file__).parent / "RESULTS.md").write_text(head + table(results) + "\n")
 

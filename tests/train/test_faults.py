@@ -207,3 +207,48 @@ def test_a_read_only_home_is_refused_with_the_reason(body, tmp_path, monkeypatch
         Workspace.open(Settings.from_env({"BASHGYM_DIR": str(blocked)}, tmp_path)).runs.start(body)
     assert caught.value.code == "directory_unwritable"
     assert not list(tmp_path.glob("data/models/*"))
+
+
+def _serve(tmp_path, home):
+    """A server process on a port that it chose, and its base URL."""
+    server = subprocess.Popen(
+        [sys.executable, "-m", "bashgym", "serve", "--port", "0"],
+        cwd=tmp_path,
+        env=child_env(BASHGYM_DIR=str(home)),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in server.stderr:
+        if "http://" in line:
+            return server, line[line.index("http://") :].split()[0].rstrip("/")
+    raise AssertionError("the server did not say where it serves")
+
+
+def test_the_server_may_be_killed_and_its_successor_sees_the_true_end(workspace, body, tmp_path):
+    import httpx
+
+    server, base = _serve(tmp_path, workspace.settings.home)
+    answer = httpx.post(f"{base}/api/training/start", json={**body, "num_epochs": 40}, timeout=60).json()
+    run_id = answer["run_id"]
+    wait_step(workspace, run_id, 3)
+    server.kill()
+    server.wait()
+    run = workspace.runs.locate(run_id)
+    assert is_alive(_identity(run, "trainer")) and is_alive(_identity(run, "supervisor"))
+    os.kill(_identity(run, "supervisor").pid, signal.SIGKILL)
+    server, base = _serve(tmp_path, workspace.settings.home)
+    try:
+        wait_for(
+            lambda: any(e["type"] == "supervisor-adopted" for e in run.events()), what="adoption by the new server"
+        )
+        paused = httpx.post(f"{base}/api/training/{run_id}/pause", timeout=30).json()
+        assert paused["success"]
+        wait_for(lambda: httpx.get(f"{base}/api/training/{run_id}").json()["status"] == "paused", what="pause")
+        assert httpx.post(f"{base}/api/training/{run_id}/resume", timeout=30).json()["success"]
+        wait_for(lambda: httpx.get(f"{base}/api/training/{run_id}").json()["status"] == "completed", what="completion")
+        assert httpx.get(f"{base}/api/training/{run_id}").json()["exit"] == {"code": 0, "signal": None}
+        refused = httpx.post(f"{base}/api/training/{run_id}/stop", timeout=30)
+        assert refused.status_code == 409 and refused.json()["detail"]["code"] == "run_finished"
+    finally:
+        server.kill()
+        server.wait()

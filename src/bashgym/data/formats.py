@@ -108,7 +108,7 @@ class Reading:
         if len(self._argument_names) > 1:
             self.collector.add(
                 "tool_arguments_vary",
-                Severity.INFO,
+                Severity.WARNING,
                 "tool-call arguments differ between rows: each keeps its own keys, and no null is filled in",
             )
 

@@ -64,7 +64,7 @@ RECIPES = {
         notes=("bashgym/tiny-qwen2 starts from random weights, so its baseline knows nothing.",),
     ),
     "bashgym/smollm2-135m-instruct": Recipe(
-        rows=1_200,
+        rows=800,
         settings={
             "use_lora": True,
             "lora_rank": 16,
@@ -82,7 +82,7 @@ RECIPES = {
         },
         suite="terminal-instruct",
         per_family=6,
-        max_new_tokens=64,
+        max_new_tokens=48,
         notes=("The baseline is the untouched instruct model, told to answer with one shell command.",),
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from bashgym.demo.story import Story
 MAX_FLIPS = 12
 MAX_SAMPLES = 12
 _CLIP = 220
+_REPEATED = re.compile(r"(.)\1{11,}")
 
 
 def write_report(story: Story, folder: Path) -> Path:
@@ -26,7 +28,17 @@ def write_report(story: Story, folder: Path) -> Path:
 def _environment() -> Any:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(loader=PackageLoader("bashgym.demo", "."), autoescape=True, undefined=StrictUndefined)
+    loader = PackageLoader("bashgym.demo", ".")
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, finalize=_without_controls)
+
+
+def _without_controls(value: Any) -> Any:
+    """Text without control characters; our own SVG stays as it is."""
+    from markupsafe import Markup
+
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "".join(c for c in value if c.isprintable() or c in " \n")
 
 
 def _context(story: Story, folder: Path) -> dict[str, Any]:
@@ -127,4 +139,5 @@ def prompt_text(prompt: Any) -> str:
 def clip(text: object) -> str:
     """Text that fits a table cell, with control characters made visible."""
     shown = "".join(c if c.isprintable() or c == " " else "␊" if c == "\n" else "�" for c in str(text))
+    shown = _REPEATED.sub(lambda run: f"{run[1] * 3}… ({len(run[0])} times)", shown)
     return shown if len(shown) <= _CLIP else shown[:_CLIP] + "…"

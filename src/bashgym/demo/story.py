@@ -49,7 +49,8 @@ class Story:
     def verdict(self) -> dict[str, str]:
         """The badge and its two sentences."""
         c = self.main_report["comparison"]
-        numbers = f"{c['effect'] * 100:+.1f} points on held-out tasks, 95 % interval {c['ci_low'] * 100:+.1f} to {c['ci_high'] * 100:+.1f}"
+        interval = f"{c['ci_low'] * 100:+.1f} to {c['ci_high'] * 100:+.1f}"
+        numbers = f"{c['effect'] * 100:+.1f} points on held-out tasks, 95 % interval {interval}"
         if self.promoted():
             return {
                 "kind": "promote",

@@ -92,16 +92,15 @@ class Pairing:
         return fmean(self.differences) if self.differences else None
 
     def lower_bound(self) -> float | None:
-        """The lower end of the effect's 95 % interval, computed here and now: the better of item and cluster bootstrap.
+        """The lower end of the effect's 95 % interval by the gate's own method, the cluster bootstrap, computed here.
 
         A second opinion on a report's own interval: a report that calls noise an improvement does not survive it.
         """
-        from bashgym.evals.stats import cluster_bootstrap, item_bootstrap
+        from bashgym.evals.stats import cluster_bootstrap
 
         if len(self.differences) < 2 or len(set(self.clusters)) < 2:
             return None
-        methods = (item_bootstrap, cluster_bootstrap)
-        return max(float(method(self.differences, self.clusters, n_resamples=4000).low) for method in methods)
+        return float(cluster_bootstrap(self.differences, self.clusters, n_resamples=4000).low)
 
 
 def paired(candidate: Scores, baseline: Scores) -> Pairing:

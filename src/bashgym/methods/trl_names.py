@@ -28,7 +28,8 @@ SHARED = {
 """Our field → the argument of TRL's config classes (transformers' TrainingArguments included)."""
 
 OWNED = frozenset({
-    "output_dir", "save_strategy", "save_total_limit", "save_only_model", "eval_strategy", "bf16", "fp16", "use_cpu", "push_to_hub",
+    "output_dir", "save_strategy", "save_total_limit", "save_only_model", "eval_strategy", "bf16", "fp16", "use_cpu",
+    "push_to_hub",
     "hub_model_id", "hub_token", "hub_strategy", "hub_private_repo", "data_seed", "disable_tqdm", "logging_nan_inf_filter",
     "dataset_kwargs", "resume_from_checkpoint", "deepspeed", "fsdp", "fsdp_config", "do_train", "do_eval", "do_predict",
     "model_init_kwargs", "trust_remote_code", "chat_template_path",

@@ -64,7 +64,7 @@ CONFIG: dict[str, Any] = {
     "hidden_size": 128,
     "initializer_range": 0.02,
     "intermediate_size": 512,
-    "max_position_embeddings": 1024,
+    "max_position_embeddings": 2048,
     "max_window_layers": 4,
     "model_type": "qwen2",
     "num_attention_heads": 4,

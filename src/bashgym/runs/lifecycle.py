@@ -19,6 +19,7 @@ TRANSITIONS: dict[RunStatus, frozenset[RunStatus]] = {
     S.CANCELLED: frozenset(),
 }
 
+
 def check_transition(run_id: str, current: RunStatus, wanted: RunStatus) -> None:
     """`run_finished` or `invalid_transition` when the table has no such edge; a state to itself is no change."""
     if wanted == current or wanted in TRANSITIONS[current]:
@@ -26,4 +27,3 @@ def check_transition(run_id: str, current: RunStatus, wanted: RunStatus) -> None
     if current in TERMINAL:
         raise fail("run_finished", f"{run_id} is {current}; it cannot become {wanted}", hint="Start a new run instead.")
     raise fail("invalid_transition", f"{run_id} is {current}; it cannot become {wanted}")
-

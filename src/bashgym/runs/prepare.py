@@ -24,7 +24,6 @@ from bashgym.runs import backend, targets
 from bashgym.runs.estimate import estimate
 from bashgym.runs.hardware import gpus
 
-
 OWN_FINDINGS = frozenset({"memory_short", "disk_short", "gguf_not_exported"})
 """Codes of the findings that are made here, beside those of data preflight."""
 
@@ -155,7 +154,8 @@ def machine_findings(need: Mapping[str, Any], request: TrainingRequest) -> list[
             Finding(
                 "disk_short",
                 Severity.ERROR,
-                f"checkpoints and results need about {need['disk_bytes'] / 2**20:.0f} MiB; {need['disk_free_bytes'] / 2**20:.0f} MiB are free",
+                f"checkpoints and results need about {need['disk_bytes'] / 2**20:.0f} MiB; "
+                f"{need['disk_free_bytes'] / 2**20:.0f} MiB are free",
                 "Free disk space, lower checkpoint_limit, or use artifact_retention adapter_only.",
                 "checkpoint_limit",
             )

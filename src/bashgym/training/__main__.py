@@ -25,7 +25,12 @@ def main(run_path: Path) -> int:
         _record(run_path, error.detail())
         print(f"[bashgym] {error.code}: {error.message}", flush=True)
     except ImportError as error:
-        detail: dict[str, object] = {"code": "missing_extra", "message": str(error), "hint": "pip install 'bashgym[train]'", "fields": []}
+        detail: dict[str, object] = {
+            "code": "missing_extra",
+            "message": str(error),
+            "hint": "pip install 'bashgym[train]'",
+            "fields": [],
+        }
         _record(run_path, detail)
         print(f"[bashgym] missing_extra: {error}", flush=True)
     finally:

@@ -67,7 +67,9 @@ def run(run_path: Path) -> int:
         if error.errno != errno.ENOSPC:
             raise
         raise fail("disk_full", f"the disk is full: {error}", hint="Free space, then resume the run.") from error
-    except Exception as error:  # boundary: whatever torch, transformers or TRL raise becomes a typed failure with its traceback in the log
+    except (
+        Exception
+    ) as error:  # boundary: whatever the libraries raise becomes a typed failure, its traceback in the log
         traceback.print_exc()
         raise fail(
             "training_failed", f"{type(error).__name__}: {str(error)[:500]}", hint="training.log has the traceback."

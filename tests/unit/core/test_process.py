@@ -47,7 +47,10 @@ def test_end_group_leaves_a_stranger_alone():
 
 
 def test_end_group_ends_children_that_ignore_sigterm():
-    code = "import os, signal, time, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN); p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
+    code = (
+        "import signal, time, subprocess; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "p = subprocess.Popen(['sleep', '60']); print(p.pid, flush=True); time.sleep(60)"
+    )
     child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, stdout=subprocess.PIPE, text=True)
     grandchild = int(child.stdout.readline())
     end_group(identity(child.pid), 0.3)

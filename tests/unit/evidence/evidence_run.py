@@ -12,7 +12,7 @@ from bashgym.methods.plan import make_plan
 RUN_ID = "run_20260101_000000_abcdef01"
 BASE = "bashgym/tiny-qwen2"
 BASE_DIGEST = "b" * 64
-FAMILIES = ("count", "find", "sort", "pack")
+FAMILIES = ("count", "search", "archive", "copy", "sort", "mode", "link", "script")
 
 
 def write_json(path: Path, value) -> Path:
