@@ -24,7 +24,7 @@ def _same(a, b):
 
 
 def test_a_lora_run_leaves_everything_that_a_run_must(workspace, body):
-    started = workspace.runs.start(body)
+    started = workspace.runs.start({**body, "sample_prompts": 2})
     assert started["status"] == "queued" and started["tracking_ids"]["context_status"] == "unassigned"
     final = wait_end(workspace, started["run_id"])
     assert final["status"] == "completed", final
@@ -141,6 +141,42 @@ def test_trainer_args_reach_trl_and_unknown_ones_are_refused(workspace, body):
         workspace.runs.start({**body, "trainer_args": {"per_device_train_batch_size": 4}})
     assert caught.value.code == "field_has_flag" and "batch_size" in caught.value.hint
     run_id = workspace.runs.start({**body, "trainer_args": {"adam_beta2": 0.5}})["run_id"]
+    assert wait_end(workspace, run_id)["status"] == "completed"
+
+
+def test_the_wall_clock_budget_ends_a_run_early_and_keeps_what_it_learnt(workspace, body):
+    run_id = workspace.runs.start({**body, "num_epochs": 100, "max_wall_clock_s": 1})["run_id"]
+    assert wait_end(workspace, run_id)["status"] == "completed"
+    run = workspace.runs.locate(run_id)
+    reached = next(e for e in run.events() if e["type"] == "budget-reached")
+    assert reached["step"] < 800 and run.file("final/adapter_config.json").is_file()
+
+
+def test_what_this_machine_lacks_is_refused_by_name(workspace, body):
+    for change, code, field in (
+        ({"load_in_4bit": True}, "quantization_unavailable", "load_in_4bit"),
+        ({"sft_backend": "unsloth"}, "missing_extra", "sft_backend"),
+        ({"report_to": ["mlflow"]}, "missing_extra", "report_to"),
+        ({"use_liger": True}, "missing_extra", "use_liger"),
+        ({"num_processes": 2}, "target_unavailable", "num_processes"),
+        ({"auto_push_hf": True, "hf_repo_name": "o/r"}, "export_unavailable", "auto_push_hf"),
+        ({"strategy": "dpo"}, "strategy_not_built", "strategy"),
+    ):
+        with pytest.raises(BashGymError) as caught:
+            workspace.runs.start({**body, **change})
+        assert (caught.value.code, caught.value.fields) == (code, [field])
+    assert not list(workspace.settings.models_dir.glob("*"))
+
+
+def test_too_little_memory_or_disk_blocks_unless_forced_on_record(workspace, body, monkeypatch):
+    from bashgym.runs import estimate
+
+    monkeypatch.setattr(estimate, "available_memory", lambda: (1 << 20, "host"))
+    with pytest.raises(BashGymError) as caught:
+        workspace.runs.start(body)
+    assert caught.value.code == "preflight_blocked" and "memory_short" in caught.value.message
+    run_id = workspace.runs.start(body, force=["memory_short"])["run_id"]
+    assert workspace.runs.locate(run_id).manifest()["forced"] == ["memory_short"]
     assert wait_end(workspace, run_id)["status"] == "completed"
 
 

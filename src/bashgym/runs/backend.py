@@ -36,6 +36,7 @@ def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any]) -> d
             "missing_extra", f"the training interpreter lacks {', '.join(missing)}", hint="pip install 'bashgym[train]'"
         )
     _refuse_unbuilt(request)
+    _refuse_absent(request, packages)
     asked = str(request.get(f"{method.name}_backend") or "auto")
     if asked == "unsloth":
         raise _unsloth(packages)
@@ -68,6 +69,21 @@ def _refuse_unbuilt(request: Mapping[str, Any]) -> None:
                 f"{name}={request[name]} is not carried out by this version",
                 hint=f"Leave {name} at {json.dumps(unset)}.",
                 fields=[name],
+            )
+
+
+def _refuse_absent(request: Mapping[str, Any], packages: Mapping[str, str]) -> None:
+    """Reporters and kernels that were asked for and are not installed where the training runs."""
+    wanted = {name: "report_to" for name in request["report_to"] if name != "none"}
+    if request.get("use_liger"):
+        wanted["liger-kernel"] = "use_liger"
+    for package, field in wanted.items():
+        if package not in packages:
+            raise fail(
+                "missing_extra",
+                f"{field} needs {package}, which the training interpreter does not have",
+                hint=f"pip install {package}",
+                fields=[field],
             )
 
 
