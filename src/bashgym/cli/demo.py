@@ -44,12 +44,11 @@ def _show(doc: dict[str, Any]) -> None:
         ("pass@1, held-out", f"{rates['baseline']:.1%} before, {rates['candidate']:.1%} after"),
         ("effect", f"{c['effect']:+.1%}, 95 % interval {c['ci_low']:+.1%} to {c['ci_high']:+.1%} (n = {c['n']})"),
         ("notes", " ".join(doc["notes"])),
-        ("report", doc["report"]),
-        ("RunCard", doc["run_card"]),
-        ("run", doc["run_dir"]),
         ("time", f"{sum(doc['seconds'].values()):.0f} s in all"),
     ):
         table.add_row(name, Text(safe(value)))
     console = Console()
     console.print(Panel(Text(safe(verdict["sentence"])), title=f"[bold]{verdict['word']}[/]", border_style=colour))
     console.print(table)
+    for name in ("report", "run_card", "run_dir"):
+        print(f"{name.replace('_', ' '):<18}{doc[name]}")

@@ -60,7 +60,7 @@ def _smooth(values: Sequence[float], window: int) -> list[float]:
 
 def loss_curve(points: Sequence[Mapping[str, Any]], png: Path) -> str:
     """Training loss by step (raw and smoothed) and evaluation loss where there is one."""
-    figure, axes = _figure(6.4, 3.0)
+    figure, axes = _figure(4.6, 3.0)
     train = [(p["step"], p["loss"]) for p in points if isinstance(p.get("loss"), int | float)]
     steps, losses = [s for s, _ in train], [v for _, v in train]
     axes.plot(steps, losses, color=TUNED, alpha=0.25, linewidth=0.8)

@@ -247,7 +247,7 @@ def _summary(demo: Demo, story: Story, page: Path) -> dict[str, Any]:
         "run_id": story.run.run_id,
         "pass_rate": {"baseline": rate["baseline"]["value"], "candidate": rate["candidate"]["value"]},
         "comparison": {k: v for k, v in story.main_report["comparison"].items() if not isinstance(v, list)},
-        "report": str(page),
+        "report": str(page.absolute()),
         "run_card": str(story.card_path),
         "run_dir": str(story.run.path),
         "seconds": {name: round(value, 1) for name, value in demo.seconds.items()},
