@@ -80,3 +80,35 @@ def test_a_hub_snapshot_is_found_by_its_revision(settings, tmp_path, monkeypatch
     assert resolve(f"org/name@{commit}", settings).digest == ref.digest
     assert _refused("org/name@" + "b" * 40, settings).code == "model_missing"
     assert os.fspath(ref.path).startswith(str(tmp_path))
+
+
+def _adapter(folder, base, tensors):
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    folder.mkdir()
+    (folder / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(base), "peft_type": "LORA"}))
+    save_file(
+        {name: np.zeros(shape, np.float32) for name, shape in tensors.items()},
+        str(folder / "adapter_model.safetensors"),
+    )
+    return str(folder)
+
+
+def test_an_adapter_is_resolved_on_its_base(settings, tmp_path):
+    base = resolve("bashgym/tiny-qwen2", settings)
+    ref = resolve(_adapter(tmp_path / "a", base.path, {"layers.0.lora_A.weight": (4, 128)}), settings)
+    assert ref.path == base.path and ref.adapter_path == tmp_path / "a" and ref.digest != base.digest
+
+
+def test_an_adapter_with_embeddings_of_another_size_names_both_sizes(settings, tmp_path):
+    base = resolve("bashgym/tiny-qwen2", settings)
+    error = _refused(
+        _adapter(tmp_path / "a", base.path, {"base_model.model.model.embed_tokens.weight": (700, 128)}), settings
+    )
+    assert "700" in error.message and "640" in error.message and "embed_tokens" in error.message
+
+
+def test_an_adapter_on_itself_is_refused(settings, tmp_path):
+    folder = tmp_path / "a"
+    assert _refused(_adapter(folder, folder, {"lora_A.weight": (4, 128)}), settings).code == "model_incomplete"
