@@ -220,7 +220,7 @@ def _serve(tmp_path, home):
     )
     for line in server.stderr:
         if "http://" in line:
-            return server, line[line.index("http://") :].split()[0].rstrip("/")
+            return server, line[line.index("http://") :].split()[0].removesuffix("/api")
     raise AssertionError("the server did not say where it serves")
 
 
