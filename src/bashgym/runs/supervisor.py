@@ -28,10 +28,12 @@ from bashgym.runs.reconcile import take_lock
 from bashgym.store.jsonl import JsonlTail
 from bashgym.store.run_dir import TERMINAL, RunDir, RunState, RunStatus
 
-POLL_S = 0.05
+POLL_S = 0.1
 HEARTBEAT_S = 2.0
 STATE_INTERVAL_S = 0.5
 GRACE_S = 8.0
+NICENESS = 5
+"""The trainer is worth more than its watcher where both want the same core."""
 
 
 class Supervisor:
@@ -45,6 +47,7 @@ class Supervisor:
         self.child: subprocess.Popen[bytes] | None = None
         self.phase: dict[str, Any] = {}
         self._written = 0.0
+        self._phase_changed = 0
         self._steps: list[tuple[float, int]] = []
 
     def supervise(self) -> None:
@@ -104,6 +107,7 @@ class Supervisor:
 
     def _watch(self) -> int | None:
         """Follows the trainer to its end; returns its exit status (negative: signal) or None if it was not our child."""
+        os.nice(NICENESS)  # after the launch: a child would inherit it
         while True:
             ended, code = self._poll()
             self._read_metrics()
@@ -124,6 +128,7 @@ class Supervisor:
 
     def _read_metrics(self) -> None:
         points = self.tail.read_new()
+        self.index.add(points, self.state.attempt)
         if not points:
             return
         for point in points:
@@ -132,13 +137,16 @@ class Supervisor:
             self._steps.append((float(point.get("ts", epoch_s())), int(point["step"])))
         self._steps = self._steps[-200:]
         self.state.progress = progress_of(self.phase, self._steps, self.state.last_metrics)
-        self.index.metrics(points, self.state.attempt)
 
     def _read_phase(self) -> None:
         try:
+            changed = self.run.file("trainer.json").stat().st_mtime_ns
+            if changed == self._phase_changed:
+                return
             self.phase = read_object(self.run.file("trainer.json"))
-        except BashGymError:
+        except (BashGymError, OSError):
             return
+        self._phase_changed = changed
         if self.phase.get("phase") == "training" and self.state.status == RunStatus.PREPARING:
             self.state.started_at = self.state.started_at or utc_now()
             self._become(RunStatus.RUNNING, "training")
