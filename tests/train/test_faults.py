@@ -252,3 +252,34 @@ def test_the_server_may_be_killed_and_its_successor_sees_the_true_end(workspace,
     finally:
         server.kill()
         server.wait()
+
+
+FULL_DISK = """
+import json, sys, time
+from bashgym.workspace import Workspace
+workspace = Workspace.open()
+body = json.load(open("body.json"))
+run_id = workspace.runs.start(body, force=["disk_short"])["run_id"]
+while (state := workspace.runs.get(run_id))["status"] not in ("completed", "failed"):
+    time.sleep(0.1)
+print(json.dumps(state))
+"""
+
+
+def test_a_full_disk_ends_the_run_as_disk_full_with_whole_records(workspace, body, tmp_path):
+    (tmp_path / "body.json").write_text(json.dumps({**body, "use_lora": False, "save_steps": 2}))
+    (tmp_path / "small").mkdir()
+    mount = 'mount -t tmpfs -o size=4m tmpfs small && exec "$0" -c "$1"'
+    env = child_env(BASHGYM_DIR=str(workspace.settings.home), BASHGYM_MODELS_DIR=str(tmp_path / "small"))
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", mount, sys.executable, FULL_DISK],
+        cwd=tmp_path,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    state = json.loads(done.stdout)
+    assert (state["status"], state["error"]["code"]) == ("failed", "disk_full"), done.stderr
+    assert state["metrics"]["step"] >= 1 and state["last_checkpoint"] is None
+    assert workspace.ledger.find_run(state["run_id"])["status"] == "failed"

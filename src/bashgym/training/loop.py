@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
+import shutil
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +28,8 @@ from bashgym.store.run_dir import RunDir
 from bashgym.training import EXIT_PAUSED, retention
 from bashgym.training.callbacks import CheckpointCallback, ControlCallback, MetricCallback, write_phase
 from bashgym.training.samples import SampleCallback
+
+_NEARLY_NOTHING_BYTES = 256 << 10
 
 
 @dataclass
@@ -63,14 +67,13 @@ def run(run_path: Path) -> int:
         ) from error
     except MemoryError as error:
         raise fail("memory_short", "the host ran out of memory", hint="Lower batch_size or max_seq_length.") from error
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        raise fail("disk_full", f"the disk is full: {error}", hint="Free space, then resume the run.") from error
     except (
         Exception
     ) as error:  # boundary: whatever the libraries raise becomes a typed failure, its traceback in the log
         traceback.print_exc()
+        if _disk_is_full(run_path, error):
+            hint = "Free space; `bashgym training resume` then continues from the last whole checkpoint."
+            raise fail("disk_full", f"the disk of {run_path} is full: {str(error)[:300]}", hint=hint) from error
         raise fail(
             "training_failed", f"{type(error).__name__}: {str(error)[:500]}", hint="training.log has the traceback."
         ) from error
@@ -103,6 +106,13 @@ def _attempt(job: Job) -> int:
     retention.finish(job, trainer, built.tokenizer)
     write_phase(job.run, "done")
     return 0
+
+
+def _disk_is_full(run_path: Path, error: Exception) -> bool:
+    """The libraries wrap ENOSPC in errors of their own, some without its words."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return True
+    return os.strerror(errno.ENOSPC) in str(error) or shutil.disk_usage(run_path).free < _NEARLY_NOTHING_BYTES
 
 
 def _prepare_process(request: dict[str, Any]) -> None:
