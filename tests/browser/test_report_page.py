@@ -6,7 +6,6 @@ import subprocess
 import pytest
 
 from bashgym.demo.report import write_report
-from tests.report_story import story  # noqa: F401
 
 pytestmark = pytest.mark.browser
 FLAGS = [
@@ -29,7 +28,7 @@ def _chromium(tmp_path, *argv):
     )
 
 
-def test_the_page_renders_its_pictures_and_tables(story, tmp_path):  # noqa: F811
+def test_the_page_renders_its_pictures_and_tables(story, tmp_path):
     page = write_report(story, tmp_path)
     dom = _chromium(tmp_path, "--dump-dom", page.as_uri()).stdout.decode()
     for words in ("HOLD", "The comparison", "By task family", "Flips", "Lineage", "RunCard"):
@@ -38,7 +37,7 @@ def test_the_page_renders_its_pictures_and_tables(story, tmp_path):  # noqa: F81
     assert "alert(1)" in dom and "<script>" not in dom
 
 
-def test_the_page_is_not_blank(story, tmp_path):  # noqa: F811
+def test_the_page_is_not_blank(story, tmp_path):
     from PIL import Image
 
     page = write_report(story, tmp_path)

@@ -1,6 +1,7 @@
 """One attack for each guarantee of the sandbox."""
 
 import os
+import pwd
 import socket
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from bashgym.envs.process import Stop
 from bashgym.envs.sandbox import Limits
 
 MIB = 1 << 20
+ROOT_HOME = pwd.getpwuid(0).pw_dir
 TOUCHES = "exec 3<>/dev/tcp/{host}/{port} && echo connected"
 
 
@@ -56,7 +58,9 @@ def test_no_abstract_socket_of_the_host(bash):
         assert f"bashgym-test-{os.getpid()}" not in bash("cat /proc/net/unix").stdout
 
 
-@pytest.mark.parametrize("path", ["/etc/shadow", "/etc/hostname", "/root", "/home", "/var", "/proc/1/root/etc/shadow"])
+@pytest.mark.parametrize(
+    "path", ["/etc/shadow", "/etc/hostname", ROOT_HOME, "/home", "/var", "/proc/1/root/etc/shadow"]
+)
 def test_host_files_are_not_there(bash, path):
     result = bash(f"cat {path} || ls -A {path}")
     assert result.exit_code != 0 and result.stdout == ""

@@ -181,4 +181,4 @@ def test_too_little_memory_or_disk_blocks_unless_forced_on_record(workspace, bod
 
 
 def test_exit_code_of_a_pause_is_one_fact():
-    assert verdicts.PAUSED_EXIT == EXIT_PAUSED
+    assert verdicts.EXIT_PAUSED == EXIT_PAUSED == 75

@@ -20,7 +20,7 @@ def shown() -> Iterator[Show]:
         yield _plain()
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
     columns = (
         SpinnerColumn(),
@@ -30,12 +30,12 @@ def shown() -> Iterator[Show]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=Console(stderr=True)) as view:
-        bars: dict[str, object] = {}
+        bars: dict[str, TaskID] = {}
 
         def progress(step: str, share: float, text: str) -> None:
             if step not in bars:
                 bars[step] = view.add_task(step, total=1.0, text="")
-            view.update(bars[step], completed=share, text=safe(text))  # type: ignore[arg-type]
+            view.update(bars[step], completed=share, text=safe(text))
 
         yield progress
 

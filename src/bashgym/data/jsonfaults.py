@@ -52,7 +52,10 @@ def doubled_key(line: bytes) -> str:
         value = dict(pairs)
         if len(value) != len(pairs):
             seen: set[str] = set()
-            doubled.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            for key, _ in pairs:
+                if key in seen:
+                    doubled.append(key)
+                seen.add(key)
         return value
 
     try:

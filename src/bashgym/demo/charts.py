@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +112,3 @@ def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path) -> str:
     axes.set_xlabel("share of held-out tasks passed")
     axes.legend(frameon=False, loc="lower right")
     return _save(figure, png)
-
-
-CHARTS: dict[str, Callable[..., str]] = {"loss": loss_curve, "pass_rates": pass_rates, "by_cluster": by_cluster}

@@ -23,7 +23,7 @@ class Story:
     notes: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.manifest, self.profile = self.run.manifest(), self.run.file("model_profile.json")
+        self.manifest = self.run.manifest()
         self.metrics, self.samples = self.run.metrics(), self.run.samples()
         self.request = self.run.request()
 

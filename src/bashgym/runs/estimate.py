@@ -206,12 +206,11 @@ def recommendations(settings: Settings) -> dict[str, Any]:
     }
     from bashgym.models.catalog import list_models
 
-    sizes = {"bashgym/tiny-qwen2": 0.0011, "bashgym/smollm2-135m-instruct": 0.135}
     recommended = [
         {
             "name": entry["name"],
             "ready": entry["ready"],
-            "regimes": [r for r, most in capacities.items() if sizes[entry["name"]] <= most],
+            "regimes": [r for r, most in capacities.items() if entry["n_parameters"] / 1e9 <= most],
         }
         for entry in list_models(settings)
     ]

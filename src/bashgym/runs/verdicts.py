@@ -11,9 +11,7 @@ from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
 from bashgym.store.checkpoints import last_valid, list_checkpoints
 from bashgym.store.run_dir import RunDir, RunState, RunStatus
-
-PAUSED_EXIT = 75
-"""Equals `training.EXIT_PAUSED`; a test holds them together."""
+from bashgym.training import EXIT_PAUSED
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ def judge(run: RunDir, state: RunState, code: int | None) -> Verdict:
         return Verdict(RunStatus.COMPLETED, "finished", exit=exit_)
     if stopping:
         return Verdict(RunStatus.CANCELLED, "stopped", exit=exit_)
-    if code == PAUSED_EXIT:
+    if code == EXIT_PAUSED:
         return Verdict(RunStatus.PAUSED, "paused at a checkpoint", exit=exit_)
     return Verdict(RunStatus.FAILED, "failed", _error(run, code), exit_)
 

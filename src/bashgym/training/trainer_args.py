@@ -1,4 +1,4 @@
-"""From our request fields to the arguments of a TRL config: one table for what every method shares."""
+"""From our request fields to the arguments of a TRL config; the names come from `methods.trl_names`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ _NOT_COPIED = frozenset(
         "packing",
         "max_seq_length",
         "use_liger",
+        "warmup_ratio",
     }
 )
 """Shared names whose value needs more than copying."""

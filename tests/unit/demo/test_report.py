@@ -3,10 +3,9 @@
 import re
 
 from bashgym.demo.report import clip, prompt_text, write_report
-from tests.report_story import story  # noqa: F401
 
 
-def test_hostile_content_is_text(story, tmp_path):  # noqa: F811
+def test_hostile_content_is_text(story, tmp_path):
     page = write_report(story, tmp_path).read_text()
     assert "<script" not in page.lower()
     assert "onerror=&#34;" in page and not re.search(r"<img[^>]*onerror", page)
@@ -15,12 +14,12 @@ def test_hostile_content_is_text(story, tmp_path):  # noqa: F811
     assert "default-src 'none'" in page
 
 
-def test_a_run_that_is_not_better_is_not_called_so(story, tmp_path):  # noqa: F811
+def test_a_run_that_is_not_better_is_not_called_so(story, tmp_path):
     page = write_report(story, tmp_path).read_text()
     assert "HOLD" in page and "PROMOTE" not in page and "Not shown to be better" in page
 
 
-def test_the_page_needs_nothing_from_elsewhere_and_pngs_stand_beside_it(story, tmp_path):  # noqa: F811
+def test_the_page_needs_nothing_from_elsewhere_and_pngs_stand_beside_it(story, tmp_path):
     page = write_report(story, tmp_path).read_text()
     assert not re.search(r'(?:src|href)="(?!#)', page)
     assert {p.name for p in tmp_path.glob("*.png")} == {"loss.png", "pass_at_1.png", "by_family.png"}

@@ -7,6 +7,7 @@ import pytest
 
 from bashgym.core.errors import BashGymError
 from bashgym.core.settings import Settings
+from bashgym.models import tiny
 from bashgym.models.catalog import resolve
 
 
@@ -40,6 +41,7 @@ def test_a_copy_by_path_has_the_same_digest_and_a_changed_byte_another(settings,
     (copy / "tokenizer_config.json").write_text("{}")
     assert resolve(str(copy), settings).digest != ref.digest
     assert 1_000_000 < ref.n_parameters < 3_000_000
+    assert ref.n_parameters == tiny.N_PARAMETERS
 
 
 def test_pickled_weights_are_refused(settings, tmp_path):
