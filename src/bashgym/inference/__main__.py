@@ -44,9 +44,7 @@ def _run(folder: Path) -> None:
         raise fail("missing_extra", f"this model needs another package: {error}", _INSTALL) from error
     except MemoryError as error:
         raise fail("memory_short", "the host ran out of memory while scoring") from error
-    except (
-        Exception
-    ) as error:  # boundary: whatever the libraries raise becomes a typed failure, its traceback in the log
+    except Exception as error:  # boundary: what the libraries raise becomes a typed failure, its traceback in the log
         traceback.print_exc()
         raise _translated(error) from error
 

@@ -67,9 +67,7 @@ def run(run_path: Path) -> int:
         ) from error
     except MemoryError as error:
         raise fail("memory_short", "the host ran out of memory", hint="Lower batch_size or max_seq_length.") from error
-    except (
-        Exception
-    ) as error:  # boundary: whatever the libraries raise becomes a typed failure, its traceback in the log
+    except Exception as error:  # boundary: what the libraries raise becomes a typed failure, its traceback in the log
         traceback.print_exc()
         if _disk_is_full(run_path, error):
             hint = "Free space; `bashgym training resume` then continues from the last whole checkpoint."
