@@ -155,11 +155,11 @@ def test_an_adapter_changes_the_answers_and_a_pickled_one_is_refused(tiny, tmp_p
 
     model, tokenizer = load(JobModel(str(tiny)))
     plain = generate(model, tokenizer, talk(*TEXTS), max_new_tokens=8, temperature=0.0, seed=0)
+    torch.manual_seed(0)  # before peft draws lora_A: with an unlucky draw eight greedy tokens can stay the same
     wrapped = get_peft_model(model, LoraConfig(r=2, target_modules=["q_proj", "down_proj"], task_type="CAUSAL_LM"))
-    torch.manual_seed(0)
     for name, weight in wrapped.named_parameters():
         if "lora_B" in name:
-            torch.nn.init.normal_(weight, std=0.5)
+            torch.nn.init.normal_(weight, std=2.0)
     tuned = generate(wrapped, tokenizer, talk(*TEXTS), max_new_tokens=8, temperature=0.0, seed=0)
     wrapped.save_pretrained(tmp_path)
     again = generate(*load(JobModel(str(tiny), str(tmp_path))), talk(*TEXTS), max_new_tokens=8, temperature=0.0, seed=0)
