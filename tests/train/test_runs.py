@@ -145,7 +145,7 @@ def test_trainer_args_reach_trl_and_unknown_ones_are_refused(workspace, body):
 
 
 def test_the_wall_clock_budget_ends_a_run_early_and_keeps_what_it_learnt(workspace, body):
-    run_id = workspace.runs.start({**body, "num_epochs": 100, "max_wall_clock_s": 1})["run_id"]
+    run_id = workspace.runs.start({**body, "num_epochs": 100, "max_minutes": 1 / 60})["run_id"]
     assert wait_end(workspace, run_id)["status"] == "completed"
     run = workspace.runs.locate(run_id)
     reached = next(e for e in run.events() if e["type"] == "budget-reached")

@@ -54,6 +54,10 @@ class PromptRow(msgspec.Struct):
     prompt: Side
     sides: dict[str, Side]
     """chosen and rejected, tests, or teacher_response."""
+    number: int = 0
+    """1-based: the line in JSONL, the index in an array."""
+    value: dict[str, Any] = {}
+    """The row as it stands in the file."""
 
 
 def resolve(method: str, rows: list[dict[str, Any]], mapping: Mapping[str, str] | None, path: Path) -> dict[str, str]:
@@ -99,7 +103,7 @@ def check_row(
         sides["prompt"] = [turn for turn in sides["prompt"] if turn["role"] != "assistant"]
     if not sides["prompt"]:
         collector.error("empty_side", "the prompt is empty", number, "prompt")
-    return PromptRow(sides.pop("prompt"), sides) if collector.errors == errors else None
+    return PromptRow(sides.pop("prompt"), sides, number, value) if collector.errors == errors else None
 
 
 def _side(raw: object, name: str, column: str, number: int, collector: Collector) -> Side:

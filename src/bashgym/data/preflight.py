@@ -7,10 +7,12 @@ their modules'; what tokens show is token_checks'. Two passes over the file, mem
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -18,6 +20,15 @@ from bashgym.core.errors import fail
 from bashgym.data.types import Finding, LossPolicy, Severity
 
 SCHEMA = "bashgym.preflight.v1"
+TOKEN_PASSES = {
+    "sft": "bashgym.data.preflight",
+    "dpo": "bashgym.data.dpo_checks",
+    "grpo": "bashgym.data.grpo_checks",
+    "rlvr": "bashgym.data.grpo_checks",
+    "distillation": "bashgym.data.distillation_checks",
+    "session_distillation": "bashgym.data.session_checks",
+}
+"""Method -> the module whose `token_pass(query, model_dir)` gives (TokenStats, trainable rows, findings)."""
 OWN_CODES = frozenset({"eval_split_rounds_to_zero", "too_few_rows", "packing_unavailable", "packing_without_kernel"})
 """Codes of the findings that are made here."""
 
@@ -64,6 +75,8 @@ class DatasetQuery:
     packing: bool = False
     device: str = "cpu"
     """cpu or cuda; decides whether packing can have its attention kernel."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The whole request, for what only one method asks."""
 
     @property
     def global_batch(self) -> int:
@@ -104,8 +117,8 @@ def check(query: DatasetQuery) -> PreflightReport:
     )
     found = list(contract.findings)
     valid, tokens = contract.valid_rows, None
-    if query.model_dir is not None and query.method == "sft":
-        tokens, valid, more = _token_pass(query, query.model_dir)
+    if query.model_dir is not None:
+        tokens, valid, more = import_module(TOKEN_PASSES[query.method]).token_pass(query, query.model_dir)
         found += more
     eval_rows, more = _eval_rows(query, valid)
     train_rows = valid if query.eval_path else valid - eval_rows
@@ -140,6 +153,8 @@ def blocking(report: PreflightReport, forced: Iterable[str] = (), known: Iterabl
         from bashgym.data.token_checks import CODES
 
         unknown -= CODES.keys() | OWN_CODES
+        for module in {*TOKEN_PASSES.values()} - {__name__}:
+            unknown -= import_module(module).CODES.keys()
     if unknown:
         hint = f"This report's errors: {', '.join(report.blocking) or 'none'}."
         raise fail("unknown_finding", f"no check finds {', '.join(sorted(unknown))}", hint=hint, fields=["force"])
@@ -155,8 +170,8 @@ def steps(query: DatasetQuery, rows: int) -> tuple[int, int]:
     return per_epoch, query.max_steps if query.max_steps > 0 else math.ceil(query.num_epochs * per_epoch)
 
 
-def _token_pass(query: DatasetQuery, model_dir: Path) -> tuple[TokenStats, int, list[Finding]]:
-    """Figures, rows that training sees, and findings."""
+def token_pass(query: DatasetQuery, model_dir: Path) -> tuple[TokenStats, int, list[Finding]]:
+    """Of SFT rows: figures, rows that training sees, and findings."""
     from bashgym.data import token_checks
     from bashgym.data.encode import iter_full, loss_policy
     from bashgym.data.formats import iter_examples

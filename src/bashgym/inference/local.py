@@ -46,7 +46,7 @@ class Generated:
 def generate(
     model: Any,
     tokenizer: Any,
-    messages_list: Sequence[Messages],
+    messages_list: Sequence[Messages | str],
     *,
     max_new_tokens: int,
     temperature: float,
@@ -66,8 +66,13 @@ def generate(
     return answers
 
 
-def encode_prompt(tokenizer: Any, messages: Messages, tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
-    """Token ids of a conversation up to where the assistant speaks; `template_failed` if it has no such form."""
+def encode_prompt(tokenizer: Any, messages: Messages | str, tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+    """Token ids of a conversation up to where the assistant speaks, or of a plain text as it stands.
+
+    `template_failed` if there is no such form.
+    """
+    if isinstance(messages, str):
+        return list(tokenizer(messages)["input_ids"])
     if not tokenizer.chat_template:
         raise fail(
             "template_failed",

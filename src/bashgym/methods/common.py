@@ -158,7 +158,15 @@ RUN = (
         minimum=0,
         maximum=32,
     ),
-    Field("num_processes", INT, 1, "data-parallel training processes", minimum=1, maximum=64),
+    Field("num_processes", INT, 1, "training processes, started through accelerate", minimum=1, maximum=64),
+    Field(
+        "distributed",
+        STR,
+        "ddp",
+        "how several processes share the work; has no effect with num_processes 1",
+        choices=("ddp", "fsdp", "deepspeed"),
+    ),
+    Field("distributed_config", OBJECT, {}, "FSDP options or a DeepSpeed config, as accelerate names them"),
     Field(
         "torch_threads",
         INT,
@@ -177,8 +185,24 @@ RUN = (
     ),
     Field("trainer_args", OBJECT, {}, "further arguments of the TRL config class, checked against the installed one"),
     Field(
-        "max_wall_clock_s", FLOAT, None, "hard stop after so many seconds, with a checkpoint", nullable=True, minimum=1
+        "max_minutes",
+        FLOAT,
+        None,
+        "hard stop after so many minutes of all attempts together, with a checkpoint",
+        nullable=True,
+        minimum=0,
+        open_minimum=True,
     ),
+    Field(
+        "max_cost",
+        FLOAT,
+        None,
+        "hard stop at so much money, with a checkpoint; needs cost_per_hour",
+        nullable=True,
+        minimum=0,
+        open_minimum=True,
+    ),
+    Field("cost_per_hour", FLOAT, None, "price of the machine, in the currency of max_cost", nullable=True, minimum=0),
 )
 STORAGE_FIELDS = (
     Field("checkpoint_limit", INT, 1, "checkpoints kept at a time", minimum=1, maximum=20),
@@ -198,6 +222,24 @@ STORAGE_FIELDS = (
         choices=("auto", "adapter", "merged"),
     ),
 )
+WRAP_PROMPTS = Field(
+    "wrap_prompts",
+    BOOL,
+    False,
+    "put plain-string prompts and answers into the chat template, as one user and one assistant turn; false trains them "
+    "as plain text, as TRL does",
+)
+"""For the methods whose rows are prompts."""
+MAX_COMPLETION_LENGTH = Field(
+    "max_completion_length",
+    INT,
+    None,
+    "longest sampled answer in tokens; the prompt gets the rest of max_seq_length; null is half of it",
+    nullable=True,
+    minimum=1,
+)
+"""For the methods that sample."""
+
 ROUTING = (
     Field(
         "compute_target",

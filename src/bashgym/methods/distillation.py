@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bashgym.methods.common import FLOAT, STR, by_hardware
+from bashgym.methods.common import BOOL, FLOAT, MAX_COMPLETION_LENGTH, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import OPTIMISATION, SYSTEM
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
 
@@ -17,6 +17,28 @@ FIELDS = (
     ),
     Field("teacher_temperature", FLOAT, 0.7, "softens both distributions", minimum=0.1, maximum=10),
     Field("distillation_alpha", FLOAT, 0.5, "weight of cross-entropy; the rest is the teacher's", minimum=0, maximum=1),
+    Field(
+        "distillation_divergence",
+        STR,
+        "forward_kl",
+        "forward_kl covers all that the teacher does, reverse_kl seeks its mode, jsd lies between",
+        choices=("forward_kl", "reverse_kl", "jsd"),
+    ),
+    Field(
+        "distillation_on_policy",
+        BOOL,
+        False,
+        "match the teacher on answers that the student samples, not on those of the rows; cross-entropy then has no part",
+    ),
+    Field(
+        "distillation_alignment",
+        STR,
+        "same_vocabulary",
+        "same_vocabulary refuses a teacher with another one; uld compares sorted probabilities across tokenizers",
+        choices=("same_vocabulary", "uld"),
+    ),
+    MAX_COMPLETION_LENGTH,
+    WRAP_PROMPTS,
 )
 
 METRICS = (
@@ -126,5 +148,6 @@ METHOD = Method(
     evidence=EVIDENCE,
     recipe=RECIPE,
     own_fields=FIELDS,
+    builder="bashgym.training.distillation:build",
     must_emit=("loss", "distillation_kl", "distillation_ce"),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bashgym.methods.common import FLOAT, STR, by_hardware
+from bashgym.methods.common import FLOAT, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import KL, OPTIMISATION, SYSTEM
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
 
@@ -15,6 +15,7 @@ FIELDS = (
         "auto is plain TRL unless Unsloth is installed",
         choices=("auto", "unsloth", "plain"),
     ),
+    WRAP_PROMPTS,
 )
 
 METRICS = (
@@ -161,5 +162,6 @@ METHOD = Method(
     evidence=EVIDENCE,
     recipe=RECIPE,
     own_fields=FIELDS,
+    builder="bashgym.training.dpo:build",
     must_emit=("loss", "rewards/accuracies", "rewards/margins"),
 )

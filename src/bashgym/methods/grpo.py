@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bashgym.methods.common import BOOL, FLOAT, INT, STR, by_hardware
+from bashgym.methods.common import BOOL, FLOAT, INT, MAX_COMPLETION_LENGTH, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import (
     ENTROPY,
     EXECUTED,
@@ -23,8 +23,10 @@ REWARD_MODE = Field(
     "grpo_reward_mode",
     STR,
     "syntax",
-    "syntax: the code parses; execution: it runs; verification: its tests pass",
-    choices=("syntax", "execution", "verification"),
+    "syntax: the code parses; execution: it runs; verification: share of its tests that pass; answer: the final answer "
+    "is the row's; environment: the row's environment is solved; python:<file.py>:<function>: your own function",
+    choices=("syntax", "execution", "verification", "answer", "environment"),
+    prefixes=("python:",),
 )
 
 FIELDS = (
@@ -40,6 +42,42 @@ FIELDS = (
     ),
     Field("grpo_temperature", FLOAT, 0.7, "sampling temperature", minimum=0.1, maximum=2),
     REWARD_MODE,
+    Field("reward_timeout_s", FLOAT, 30.0, "seconds for the reward of one completion", minimum=0.1, maximum=3600),
+    Field(
+        "reward_workers",
+        INT,
+        None,
+        "completions that are judged at a time; null is the number of CPU cores",
+        nullable=True,
+        minimum=1,
+        maximum=256,
+    ),
+    Field(
+        "reward_health",
+        STR,
+        "warn",
+        "what happens when a reward rule is broken (no contrast, verifier errors, drift of KL, entropy or length)",
+        choices=("off", "warn", "pause", "stop"),
+    ),
+    Field(
+        "environment_protocol",
+        STR,
+        "text",
+        "text: one answer holds the commands; tools: many turns with a bash tool, for templates that know tool calls",
+        choices=("text", "tools"),
+    ),
+    MAX_COMPLETION_LENGTH,
+    WRAP_PROMPTS,
+    Field("grpo_beta", FLOAT, 0.0, "pull to the reference model (KL); 0 needs no reference", minimum=0, maximum=10),
+    Field(
+        "overlong_buffer",
+        INT,
+        None,
+        "tokens before max_completion_length in which a penalty grows; null gives none",
+        nullable=True,
+        minimum=1,
+    ),
+    Field("overlong_penalty", FLOAT, 1.0, "penalty of an answer that reaches max_completion_length", minimum=0),
     Field(
         "grpo_loss_type",
         STR,
@@ -104,6 +142,7 @@ PROFILES: dict[str, dict[str, object]] = {
         "grpo_group_size": 32,
         "prompts_per_rollout_batch": 8,
         "max_tool_calls_per_episode": 64,
+        "environment_protocol": "tools",
         "grpo_loss_type": "dapo",
         "sft_warm_start_policy": "weak_models_only",
         # A group of 32 needs a batch that it divides; with the usual 1 x 8 the trainer would refuse to start.
@@ -141,7 +180,7 @@ DATASET = DatasetContract(
     "grpo",
     "one prompt, with what its answers are judged by",
     required=("prompt",),
-    optional=("tests", "reward_target", "metadata"),
+    optional=("tests", "answer", "environment", "reward_target", "metadata"),
     rules=(
         "prompt is a non-empty string or a list of messages",
         "prompts differ in difficulty",
@@ -275,5 +314,6 @@ METHOD = Method(
     own_fields=FIELDS,
     profile_field="training_profile",
     profiles=PROFILES,
+    builder="bashgym.training.grpo:build",
     must_emit=("loss", "reward", "reward_std", "frac_reward_zero_std"),
 )

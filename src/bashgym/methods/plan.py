@@ -76,14 +76,12 @@ def _settings_help(method: Method, settings: dict[str, Any]) -> list[dict[str, A
 
 
 def _next(method: Method) -> list[dict[str, str]]:
-    return [{"reason": reason + _caveat(method, command), "command": command} for reason, command in method.recipe.next]
+    return [{"reason": reason + _caveat(command), "command": command} for reason, command in method.recipe.next]
 
 
-def _caveat(method: Method, command: str) -> str:
+def _caveat(command: str) -> str:
     if command.startswith(tuple(f"bashgym {planned}" for planned in PLANNED_COMMANDS)):
         return " (not in this version)"
-    if command.startswith("bashgym training start") and method.builder is None:
-        return " (strategy_not_built: the request is checked, but this version has no trainer for it)"
     return ""
 
 

@@ -190,6 +190,8 @@ def _out_of_bounds(field: Field, value: object) -> str:
 
 
 def _bad_string(field: Field, value: str) -> str:
+    if any(value.startswith(prefix) and value != prefix for prefix in field.prefixes):
+        return ""
     if field.choices and value not in field.choices and value not in field.value_aliases:
         from difflib import get_close_matches
 

@@ -10,18 +10,20 @@ from bashgym.methods.spec import DatasetContract
 REWARD_MODE = replace(
     grpo.REWARD_MODE,
     default="verification",
-    choices=("verification",),
-    help="always verification: share of the row's tests that pass; use grpo for other rewards",
+    choices=("verification", "answer", "environment"),
+    prefixes=(),
+    help="verification: share of the row's tests that pass; answer: the final answer is the row's; environment: the "
+    "row's environment is solved; use grpo for rewards that verify nothing",
 )
 
 DATASET = DatasetContract(
     "grpo",
     "one prompt with the tests that decide",
     required=("prompt", "tests"),
-    optional=("metadata",),
+    optional=("answer", "environment", "metadata"),
     rules=(
-        "tests is pytest source that imports from `solution`",
-        "a row without tests is refused, never half rewarded",
+        "tests is pytest source that imports from `solution`; with another reward mode, answer or environment instead",
+        "a row without what its reward needs is refused, never half rewarded",
         "the tests fail on an empty solution",
     ),
     example=grpo.DATASET.example,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bashgym.methods.common import FLOAT, STR, by_hardware
+from bashgym.methods.common import FLOAT, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import OPTIMISATION, SYSTEM
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
 
@@ -53,6 +53,7 @@ FIELDS = (
         "who finds the decision and writes the hint",
         choices=("heuristic",),
     ),
+    WRAP_PROMPTS,
 )
 
 METRICS = (
@@ -226,5 +227,6 @@ METHOD = Method(
     recipe=RECIPE,
     aliases=("session-distillation", "session", "session-distill", "opsd", "opd", "targeted_opsd"),
     own_fields=FIELDS,
+    builder="bashgym.training.session_distillation:build",
     must_emit=tuple(m.name for m in METRICS),
 )

@@ -42,6 +42,8 @@ class Field:
     open_maximum: bool = False
     choices: tuple[str, ...] = ()
     """Allowed values of a string, or of each item of a list."""
+    prefixes: tuple[str, ...] = ()
+    """Beginnings of further allowed values of a string with choices, e.g. `python:`."""
     value_aliases: Mapping[str, str] = field(default_factory=dict)
     """Other spellings of a choice; the stored value is the choice."""
     max_length: int = 4096
@@ -55,7 +57,8 @@ class Field:
         """What a value may be, for messages and tables: `int 1..100`, `one of a, b`, `float in (0, 1] or null`."""
         null = " or null" if self.nullable else ""
         if self.choices:
-            return ("a list of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.choices) + null
+            free = tuple(f"{prefix}..." for prefix in self.prefixes)
+            return ("a list of " if self.kind is Kind.LIST else "one of ") + ", ".join(self.choices + free) + null
         if self.keys:
             return f"an object with {', '.join(self.keys)}{null}"
         if self.identifier:

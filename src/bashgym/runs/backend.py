@@ -22,14 +22,6 @@ def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any]) -> d
     """{name, reason, load_in_4bit} for the manifest; typed refusals for what this machine lacks."""
     packages = runtime["packages"]
     method = registry.get(str(request["strategy"]))
-    if method.builder is None:
-        built = [name for name in registry.direct_names() if registry.get(name).builder]
-        raise fail(
-            "strategy_not_built",
-            f"the trainer for {method.name} is not in this version",
-            hint=f"Built: {', '.join(built)}. `bashgym training plan --strategy {method.name}` works.",
-            fields=["strategy"],
-        )
     missing = [name for name in _NEEDED if name not in packages]
     if missing:
         raise fail(
@@ -37,7 +29,7 @@ def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any]) -> d
         )
     _refuse_unbuilt(request)
     _refuse_absent(request, packages)
-    asked = str(request.get(f"{method.name}_backend") or "auto")
+    asked = str(request.get(f"{'grpo' if method.name == 'rlvr' else method.name}_backend") or "auto")
     if asked == "unsloth":
         raise _unsloth(packages)
     reason = "asked for" if asked == "plain" else "auto: TRL on plain Transformers is the only backend of this version"

@@ -118,8 +118,8 @@ def dataset_query(request: TrainingRequest, model_dir: Path | None) -> DatasetQu
         method=request.strategy,
         model_dir=model_dir,
         max_seq_length=int(request["max_seq_length"]),
-        assistant_only_loss=request["assistant_only_loss"],
-        completion_only_loss=request["completion_only_loss"],
+        assistant_only_loss=request.values.get("assistant_only_loss"),
+        completion_only_loss=request.values.get("completion_only_loss"),
         dataset_format=str(request["dataset_format"]),
         column_mapping=request["column_mapping"] or None,
         eval_path=Path(str(eval_path)) if eval_path else None,
@@ -130,8 +130,9 @@ def dataset_query(request: TrainingRequest, model_dir: Path | None) -> DatasetQu
         num_processes=int(request["num_processes"]),
         num_epochs=request["num_epochs"],
         max_steps=request["max_steps"] or -1,
-        packing=bool(request["packing"]),
+        packing=bool(request.values.get("packing")),
         device="cuda" if gpus() else "cpu",
+        options=request.values,
     )
 
 

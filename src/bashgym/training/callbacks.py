@@ -65,10 +65,10 @@ class MetricCallback(TrainerCallback):
 class ControlCallback(TrainerCallback):
     """Obeys control.json at optimizer-step boundaries and the wall-clock budget."""
 
-    def __init__(self, run: RunDir, max_wall_clock_s: object) -> None:
+    def __init__(self, run: RunDir, max_minutes: object) -> None:
         self._run = run
         self._path = run.file("control.json")
-        self._budget_s = float(max_wall_clock_s) if isinstance(max_wall_clock_s, int | float) else None
+        self._budget_s = 60 * float(max_minutes) if isinstance(max_minutes, int | float) else None
         self._begin = time.monotonic()
         self.paused = False
         self.finished = False
@@ -94,8 +94,8 @@ class ControlCallback(TrainerCallback):
             self.paused = True
             control.should_save = control.should_training_stop = True
         elif self._budget_s is not None and time.monotonic() - self._begin > self._budget_s:
-            self._run.append_event("budget-reached", max_wall_clock_s=self._budget_s, step=state.global_step)
-            print(f"[bashgym] max_wall_clock_s reached at step {state.global_step}", flush=True)
+            self._run.append_event("budget-reached", seconds=self._budget_s, step=state.global_step)
+            print(f"[bashgym] max_minutes reached at step {state.global_step}", flush=True)
             control.should_training_stop = True
         return control
 

@@ -80,3 +80,25 @@ def lora_config(request: dict[str, Any]) -> Any:
         bias="none",
         task_type="CAUSAL_LM",
     )
+
+
+def student(request: dict[str, Any], manifest: dict[str, Any]) -> tuple[Any, Any]:
+    """(model to train, PEFT config to wrap it with or None).
+
+    An adapter that the run starts from is loaded trainable on top of its base; with use_lora false it is merged into it
+    and every weight is trained.
+    """
+    dtype, facts = choose_dtype(str(request["dtype"])), manifest["model"]
+    quantization = None
+    if manifest["backend"].get("load_in_4bit"):
+        from transformers import BitsAndBytesConfig
+
+        quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    model = load_model(Path(facts["path"]), dtype=dtype, quantization=quantization)
+    adapter = facts.get("adapter_path")
+    if not adapter:
+        return model, lora_config(request)
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(request["use_lora"]))
+    return (model if request["use_lora"] else model.merge_and_unload()), None

@@ -11,12 +11,12 @@ import importlib
 import os
 import shutil
 import traceback
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Trainer, set_seed
+from transformers import Trainer, TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from bashgym.core.errors import BashGymError, fail
@@ -47,10 +47,12 @@ class Built:
 
     trainer: Trainer
     tokenizer: Any
-    sample_prompts: list[list[dict[str, Any]]]
-    """Conversations (without the answer) to generate from while training."""
+    sample_prompts: list[list[dict[str, Any]] | str]
+    """Conversations or plain texts (without the answer) to generate from while training."""
     expected: list[str]
     """The reference answers of `sample_prompts`, for a person to compare."""
+    callbacks: list[TrainerCallback] = field(default_factory=list)
+    """What only this method needs, run before the shared ones."""
 
 
 def run(run_path: Path) -> int:
@@ -84,9 +86,10 @@ def _attempt(job: Job) -> int:
     module, _, function = str(method.builder).partition(":")
     built: Built = getattr(importlib.import_module(module), function)(job)
     writer = MetricWriter(job.run.metrics_path)
-    control = ControlCallback(job.run, job.request.get("max_wall_clock_s"))
+    control = ControlCallback(job.run, job.request.get("max_minutes"))
     trainer = built.trainer
     for callback in (
+        *built.callbacks,
         MetricCallback(writer),
         CheckpointCallback(job.run, int(job.request["checkpoint_limit"])),
         SampleCallback(job.run, built, int(job.request["sample_prompts"])),

@@ -22,15 +22,14 @@ from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.data.types import Encoded, SftExample
 from bashgym.training.arrow import EncodedTable
-from bashgym.training.load import choose_dtype, load_model, load_tokenizer, lora_config
+from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
 from bashgym.training.trainer_args import shared_args
 
 
 def build(job: Job) -> Built:
     """A ready SFTTrainer for the run."""
-    request, model_facts = job.request, job.manifest["model"]
-    folder = Path(model_facts["path"])
+    request, folder = job.request, Path(job.manifest["model"]["path"])
     train, evaluation, samples = _datasets(job, TokenizerBundle.load(folder))
     print(f"[bashgym] {len(train)} training rows, {len(evaluation) if evaluation else 0} evaluation rows", flush=True)
     args = shared_args(request, str(job.run.path), with_eval=evaluation is not None)
@@ -43,14 +42,14 @@ def build(job: Job) -> Built:
     )
     tokenizer = load_tokenizer(folder)
     _check_parity(job, tokenizer, samples)
-    model = _base_model(job, folder)
+    model, peft_config = student(job.request, job.manifest)
     trainer = SFTTrainer(
         model=model,
         args=config,
         train_dataset=train,
         eval_dataset=evaluation,
         processing_class=tokenizer,
-        peft_config=None if model_facts.get("adapter_path") else lora_config(request),
+        peft_config=peft_config,
     )
     return Built(
         trainer, tokenizer, [_prompt(example) for example in samples], [_answer(example) for example in samples]
@@ -68,26 +67,6 @@ def _check_parity(job: Job, tokenizer: Any, samples: list[SftExample]) -> None:
             job.run.append_event("tokenizer-parity", row=example.row)
             print(f"[bashgym] warning: row {example.row} has other token ids in the installed transformers", flush=True)
             return
-
-
-def _base_model(job: Job, folder: Path) -> Any:
-    """The model to train; a LoRA adapter that the run starts from is loaded trainable on top of its base."""
-    quantization = None
-    if job.manifest["backend"].get("load_in_4bit"):
-        from transformers import BitsAndBytesConfig
-
-        quantization = BitsAndBytesConfig(
-            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=choose_dtype(str(job.request["dtype"]))
-        )
-    dtype = choose_dtype(str(job.request["dtype"]))
-    model = load_model(folder, dtype=dtype, quantization=quantization)
-    adapter = job.manifest["model"].get("adapter_path")
-    if not adapter:
-        return model
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(job.request["use_lora"]))
-    return model if job.request["use_lora"] else model.merge_and_unload()
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[SftExample]]:

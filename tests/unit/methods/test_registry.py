@@ -24,8 +24,8 @@ def test_direct_strategies_are_the_six_of_the_request() -> None:
     assert registry.direct_names() == DIRECT
 
 
-def test_only_sft_has_a_trainer() -> None:
-    assert {m.name: m.builder for m in registry.METHODS.values() if m.builder} == {"sft": "bashgym.training.sft:build"}
+def test_every_direct_strategy_has_a_trainer_and_no_other() -> None:
+    assert [m.name for m in registry.METHODS.values() if m.builder] == registry.direct_names()
 
 
 @pytest.mark.parametrize(

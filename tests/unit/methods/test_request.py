@@ -125,7 +125,7 @@ def test_model_and_data_are_required(name: str, value: object) -> None:
         ("idempotency_key", "k" * 161),
         ("base_model", "a\0b"),
         ("base_model", "\ud800"),
-        ("max_wall_clock_s", 0),
+        ("max_minutes", 0),
         ("eval_split", 0.6),
         ("artifact_retention", "everything"),
         ("data_source", "traces"),
