@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from bashgym.demo.story import Story
+from bashgym.demo.story import SecondAct, Story
 from bashgym.store.run_dir import RunDir, RunState, RunStatus
 
 EVIL = '<script>alert(1)</script><img src=x onerror="x()">{{ 7*7 }}\x1b[31m'
@@ -69,4 +69,8 @@ def story(tmp_path):
         "run_card": {"decision": "hold"},
         "findings": [{"level": "fail", "code": "x", "message": EVIL}],
     }
-    return Story(run, {"held-out": report}, card, run.file("run_card.json"), {"training": 1.0}, [EVIL])
+    second = RunDir(tmp_path / "run_2")
+    second.path.mkdir()
+    second.metrics_path.write_text('{"step":1,"reward":0.25,"frac_reward_zero_std":0.5}\n{"step":2,"reward":null}\n')
+    act = SecondAct(second, report, card, second.file("run_card.json"))
+    return Story(run, {"held-out": report}, card, run.file("run_card.json"), {"SFT": 1.0}, [EVIL], act)

@@ -33,7 +33,7 @@ def test_the_page_renders_its_pictures_and_tables(story, tmp_path):
     dom = _chromium(tmp_path, "--dump-dom", page.as_uri()).stdout.decode()
     for words in ("HOLD", "The comparison", "By task family", "Flips", "Lineage", "RunCard"):
         assert words in dom
-    assert dom.count("<svg") == 3 and dom.count("<path") > 20
+    assert dom.count("<svg") == 5 and dom.count("<path") > 20
     assert "alert(1)" in dom and "<script>" not in dom
 
 

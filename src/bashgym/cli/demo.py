@@ -43,6 +43,7 @@ def _show(doc: dict[str, Any]) -> None:
         ("model", doc["model"]),
         ("pass@1, held-out", f"{rates['baseline']:.1%} before, {rates['candidate']:.1%} after"),
         ("effect", f"{c['effect']:+.1%}, 95 % interval {c['ci_low']:+.1%} to {c['ci_high']:+.1%} (n = {c['n']})"),
+        *([("RLVR", doc["second_act"]["sentence"])] if doc["second_act"] else []),
         ("notes", " ".join(doc["notes"])),
         ("time", f"{sum(doc['seconds'].values()):.0f} s in all"),
     ):

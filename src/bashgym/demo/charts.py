@@ -9,6 +9,8 @@ from typing import Any
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 BASE, TUNED, ACCENT = "#9aa5b8", "#1f6feb", "#d97706"
+MODELS = {"baseline": BASE, "candidate": TUNED, "RLVR": "#18794e"}
+"""The bars of a group, in their order."""
 
 
 def _figure(width: float, height: float) -> tuple[Any, Any]:
@@ -77,27 +79,43 @@ def loss_curve(points: Sequence[Mapping[str, Any]], png: Path) -> str:
     return _save(figure, png)
 
 
-def pass_rates(groups: Sequence[tuple[str, Mapping[str, Any], Mapping[str, Any]]], png: Path) -> str:
-    """pass@1 of baseline and candidate, a pair of bars a split, with 95 % Wilson intervals."""
+def reward_curve(points: Sequence[Mapping[str, Any]], png: Path) -> str:
+    """Mean reward and the share of groups without contrast, by step."""
     figure, axes = _figure(4.6, 3.0)
-    for i, (_, base, tuned) in enumerate(groups):
-        for offset, rate, colour in ((-0.2, base, BASE), (0.2, tuned, TUNED)):
-            low, high, value = float(rate["ci_low"]), float(rate["ci_high"]), float(rate["value"])
-            axes.bar(i + offset, value, 0.36, color=colour)
-            axes.errorbar(i + offset, value, [[value - low], [high - value]], color=INK, capsize=3, linewidth=1)
-            axes.annotate(
-                f"{value:.0%}", (i + offset, high), (0, 3), textcoords="offset points", ha="center", fontsize=8
-            )
-    axes.set_xticks(range(len(groups)), [name for name, _, _ in groups])
-    axes.set_ylim(0, 1.12)
-    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
-    axes.set_ylabel("pass@1")
-    handles = [axes.bar(0, 0, color=c) for c in (BASE, TUNED)]
-    axes.legend(handles, ["baseline", "candidate"], frameon=False, ncols=2, loc="upper right")
+    for name, label, colour in (
+        ("reward", "mean reward", TUNED),
+        ("frac_reward_zero_std", "groups without contrast", BASE),
+    ):
+        found = [(p["step"], p[name]) for p in points if isinstance(p.get(name), int | float)]
+        if found:
+            axes.plot(*zip(*found, strict=True), color=colour, linewidth=1.8, label=label)
+    axes.set_xlabel("optimizer step")
+    axes.set_ylim(0, 1.05)
+    axes.legend(frameon=False)
     return _save(figure, png)
 
 
-def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path) -> str:
+def pass_rates(groups: Mapping[str, Sequence[Mapping[str, Any]]], png: Path) -> str:
+    """pass@1 of the models in the order baseline, candidate, RLVR; a group of bars a split, with 95 % Wilson intervals."""
+    figure, axes = _figure(4.6, 3.0)
+    for i, rates in enumerate(groups.values()):
+        for j, (rate, colour) in enumerate(zip(rates, MODELS.values(), strict=False)):
+            at = i + 0.28 * (j - (len(rates) - 1) / 2)
+            low, high, value = float(rate["ci_low"]), float(rate["ci_high"]), float(rate["value"])
+            axes.bar(at, value, 0.26, color=colour)
+            axes.errorbar(at, value, [[value - low], [high - value]], color=INK, capsize=3, linewidth=1)
+            axes.annotate(f"{value:.0%}", (at, high), (0, 3), textcoords="offset points", ha="center", fontsize=8)
+    axes.set_xticks(range(len(groups)), list(groups))
+    axes.set_ylim(0, 1.18)
+    axes.set_yticks([0, 0.25, 0.5, 0.75, 1], ["0 %", "25 %", "50 %", "75 %", "100 %"])
+    axes.set_ylabel("pass@1")
+    shown = list(MODELS.items())[: max(len(rates) for rates in groups.values())]
+    handles = [axes.bar(0, 0, color=colour) for _, colour in shown]
+    axes.legend(handles, [name for name, _ in shown], frameon=False, ncols=3, loc="upper right", fontsize=8)
+    return _save(figure, png)
+
+
+def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path, names: tuple[str, str] = ("baseline", "candidate")) -> str:
     """pass@1 by task family, baseline and candidate as two dots on a line."""
     rows = sorted(rows, key=lambda row: (row["candidate"], row["cluster"]))
     figure, axes = _figure(6.4, max(2.0, 0.24 * len(rows) + 0.8))
@@ -105,8 +123,8 @@ def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path) -> str:
     axes.grid(axis="y", visible=False)
     for y, row in enumerate(rows):
         axes.plot([row["baseline"], row["candidate"]], [y, y], color=GRID, linewidth=3, zorder=1)
-    axes.scatter([row["baseline"] for row in rows], range(len(rows)), color=BASE, s=28, zorder=2, label="baseline")
-    axes.scatter([row["candidate"] for row in rows], range(len(rows)), color=TUNED, s=28, zorder=3, label="candidate")
+    axes.scatter([row["baseline"] for row in rows], range(len(rows)), color=BASE, s=28, zorder=2, label=names[0])
+    axes.scatter([row["candidate"] for row in rows], range(len(rows)), color=TUNED, s=28, zorder=3, label=names[1])
     axes.set_yticks(range(len(rows)), [f"{row['cluster']} ({row['n']})" for row in rows], fontsize=8)
     axes.set_xlim(-0.03, 1.03)
     axes.set_xlabel("share of held-out tasks passed")

@@ -9,7 +9,7 @@ from typing import Any
 
 from bashgym.core.files import atomic_write_text
 from bashgym.demo import charts
-from bashgym.demo.story import Story
+from bashgym.demo.story import SecondAct, Story
 
 MAX_FLIPS = 12
 MAX_SAMPLES = 12
@@ -42,11 +42,13 @@ def _without_controls(value: Any) -> Any:
 
 
 def _context(story: Story, folder: Path) -> dict[str, Any]:
-    groups = [
-        (split, report["pass_rate"]["baseline"], report["pass_rate"]["candidate"])
-        for split, report in story.reports.items()
-    ]
-    main = story.main_report
+    main, second = story.main_report, story.second
+    rates = {split: list(report["pass_rate"].values()) for split, report in story.reports.items()}
+    comparisons = [_comparison_row(split, report) for split, report in story.reports.items()]
+    if second:
+        first = next(iter(rates))
+        rates[first] = [*rates[first], second.report["pass_rate"]["candidate"]]
+        comparisons.append(_comparison_row(f"{first}, RLVR against SFT", second.report))
     return {
         "title": story.title,
         "subtitle": story.subtitle,
@@ -54,15 +56,26 @@ def _context(story: Story, folder: Path) -> dict[str, Any]:
         "tiles": story.tiles(),
         "charts": {
             "loss": charts.loss_curve(story.metrics, folder / "loss.png"),
-            "pass_rates": charts.pass_rates(groups, folder / "pass_at_1.png"),
+            "pass_rates": charts.pass_rates(rates, folder / "pass_at_1.png"),
             "by_cluster": charts.by_cluster(main["by_cluster"], folder / "by_family.png"),
         },
-        "comparisons": [_comparison_row(split, report) for split, report in story.reports.items()],
+        "comparisons": comparisons,
+        "second": second and _second(second, folder),
         "flips": _flips(story),
         "samples": _samples(story),
         "lineage": story.lineage(),
         "card": story.card_summary(),
         "footer": story.footer(),
+    }
+
+
+def _second(act: SecondAct, folder: Path) -> dict[str, Any]:
+    rows = act.report["by_cluster"]
+    return {
+        "sentence": act.sentence(),
+        "reward": charts.reward_curve(act.run.metrics(), folder / "reward.png"),
+        "by_cluster": charts.by_cluster(rows, folder / "rlvr_by_family.png", ("SFT", "RLVR")),
+        "command": f"bashgym training samples {act.run.run_id} --max-reward 0",
     }
 
 

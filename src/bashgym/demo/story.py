@@ -12,6 +12,42 @@ from bashgym.store.run_dir import RunDir
 
 
 @dataclass
+class SecondAct:
+    """RLVR from the first run's model: the run, its evaluation against that model, and its card."""
+
+    run: RunDir
+    report: dict[str, Any]
+    card_result: dict[str, Any]
+    card_path: Path
+
+    def sentence(self) -> str:
+        """What the comparison says, and where the card stands."""
+        c, rate = self.report["comparison"], self.report["pass_rate"]
+        better = (
+            "better than the SFT model" if c["verdict"] == "improved" else "not shown to be better than the SFT model"
+        )
+        decision = self.card_result["run_card"]["decision"]
+        missing = [f["code"] for f in self.card_result["findings"] if f["level"] in ("fail", "blocker", "error")]
+        lacks = f": {', '.join(missing)}" if missing else ""
+        return (
+            f"From {rate['baseline']['value']:.1%} to {rate['candidate']['value']:.1%}, {better} "
+            f"({c['effect'] * 100:+.1f} points, 95 % interval {c['ci_low'] * 100:+.1f} to {c['ci_high'] * 100:+.1f}, "
+            f"n = {c['n']} pairs). Its RunCard says {decision}{lacks}."
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The second act in the demo's result."""
+        return {
+            "run_id": self.run.run_id,
+            "sentence": self.sentence(),
+            "pass_rate": {label: rate["value"] for label, rate in self.report["pass_rate"].items()},
+            "comparison": {k: v for k, v in self.report["comparison"].items() if not isinstance(v, list)},
+            "run_card": str(self.card_path),
+            "run_dir": str(self.run.path),
+        }
+
+
+@dataclass
 class Story:
     """The records of one run, one or more evaluations (by split, the first is the one the gate used) and a RunCard."""
 
@@ -21,6 +57,7 @@ class Story:
     card_path: Path
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    second: SecondAct | None = None
 
     def __post_init__(self) -> None:
         self.manifest = self.run.manifest()
@@ -77,14 +114,15 @@ class Story:
         """The numbers under the verdict."""
         rate = self.main_report["pass_rate"]
         last = [p for p in self.metrics if isinstance(p.get("loss"), int | float)]
+        steps, names = [rate["baseline"]["value"], rate["candidate"]["value"]], ""
+        if self.second:
+            steps.append(self.second.report["pass_rate"]["candidate"]["value"])
+            names = ": base, SFT, RLVR"
         tiles = [
-            {
-                "value": f"{rate['baseline']['value']:.0%} → {rate['candidate']['value']:.0%}",
-                "label": "pass@1, held-out values",
-            },
+            {"value": " → ".join(f"{step:.0%}" for step in steps), "label": f"pass@1, held-out values{names}"},
             {
                 "value": f"{last[0]['loss']:.2f} → {last[-1]['loss']:.2f}",
-                "label": f"training loss over {last[-1]['step']} steps",
+                "label": f"{self.manifest['strategy'].upper()} loss over {last[-1]['step']} steps",
             },
             {"value": f"{self.manifest['model']['n_parameters'] / 1e6:.1f} M", "label": "parameters"},
             {"value": f"{self.manifest['dataset']['train_rows']:,}", "label": "training rows"},

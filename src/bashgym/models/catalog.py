@@ -13,6 +13,7 @@ from typing import Any
 from bashgym.core.canonical import digest_json
 from bashgym.core.errors import fail
 from bashgym.core.files import read_object, writable_dir
+from bashgym.core.ids import IDENTIFIER
 from bashgym.core.settings import Settings
 from bashgym.models import smollm, tiny
 from bashgym.models.digests import folder_digest
@@ -64,7 +65,7 @@ def resolve(name: str, settings: Settings) -> ModelRef:
         return _measured(name, ensure_tiny(settings), "builtin", digest_json(tiny.recipe())[:12], settings)
     if name == smollm.NAME:
         return _measured(name, smollm.cached(settings.home), "builtin", smollm.WHEEL, settings)
-    if name.startswith("run_") and (settings.models_dir / name).is_dir():
+    if IDENTIFIER.fullmatch(name) and ".." not in name and (settings.models_dir / name / "request.json").is_file():
         return _of_run(name, settings)
     path = Path(name).expanduser()
     if path.is_dir():

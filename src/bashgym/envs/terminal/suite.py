@@ -15,7 +15,7 @@ from bashgym.core.errors import fail
 from bashgym.envs import sandbox
 from bashgym.envs.rollout import EpisodeResult, run_episode, unparsable
 from bashgym.envs.spec import Build, EnvironmentSpec, Rollout, Verifier
-from bashgym.envs.terminal.base import FAMILIES, Draft, Draw, Family, Split
+from bashgym.envs.terminal.base import CONSONANTS, FAMILIES, VOWELS, Draft, Draw, Family, Split
 from bashgym.envs.terminal.verifier import script
 
 VERSION = "1"
@@ -32,6 +32,7 @@ INSTRUCT_PROMPT = (
 )
 """For a model that was not trained on the suite."""
 
+_NAME = re.compile(rf"\b[{CONSONANTS}][{VOWELS}][{CONSONANTS}][{VOWELS}]\b")
 _FENCE = re.compile(r"```[A-Za-z]*[ \t]*\n(.*?)```", re.DOTALL)
 
 
@@ -68,24 +69,50 @@ def build(split: str, seed: int, per_family: int) -> list[TerminalTask]:
     return tasks
 
 
-def training_rows(seed: int, n: int) -> Iterator[dict[str, Any]]:
-    """`n` conversations of the train split, its families in turn, no instruction twice."""
+def training_rows(seed: int, n: int, *, unverified: float = 0.0) -> Iterator[dict[str, Any]]:
+    """`n` conversations of the train split, its families in turn, no instruction twice.
+
+    `unverified` makes them demonstrations that nobody ran: in every other family this share of the answers is a
+    plausible command that misses, the same habit each time.
+    """
     rng, seen = _rng("rows", "", seed), set[str]()
     sources = [(family, _drafts(family, rng, False, seen)) for family in _families(Split.TRAIN)]
+    careless, coin = {family.name for family, _ in sources[::2]}, _rng("unverified", "", seed)
     i = 0
     while i < n and sources:
         family, drafts = source = sources[i % len(sources)]
         if (draft := next(drafts, None)) is None:
             sources.remove(source)
             continue
+        habit = family.name in careless and coin.random() < unverified
         yield {
             "messages": [
                 {"role": "user", "content": draft.instruction},
-                {"role": "assistant", "content": draft.solution},
+                {"role": "assistant", "content": _miss(draft) if habit else draft.solution},
             ],
             "metadata": {"task_family": family.name, "split": Split.TRAIN.value, "source_id": f"terminal-{seed}-{i}"},
         }
         i += 1
+
+
+def _miss(draft: Draft) -> str:
+    """A wrong command that names nothing which the instruction does not."""
+    fitting = (wrong for wrong in draft.wrong if all(name in draft.instruction for name in _NAME.findall(wrong)))
+    return next(fitting, draft.wrong[0])
+
+
+def environment_rows(seed: int, per_family: int) -> list[dict[str, Any]]:
+    """Prompts of the train split with the environments that judge the answers, families mixed; no answers."""
+    tasks = build(Split.TRAIN, seed, per_family)
+    _rng("environments", "", seed).shuffle(tasks)
+    return [
+        {
+            "prompt": [{"role": "user", "content": task.instruction}],
+            "environment": task.spec.to_dict(),
+            "metadata": {"task_family": task.family, "split": task.split, "source_id": task.task_id},
+        }
+        for task in tasks
+    ]
 
 
 def suite_digest(tasks: Iterable[TerminalTask]) -> str:
