@@ -19,9 +19,10 @@ from bashgym.data.findings import Collector, Issue
 from bashgym.data.formats import PROBE_ROWS, Reading
 from bashgym.data.messages import PlainSizes
 from bashgym.data.readers import RowBatch, Scan
+from bashgym.data.sessions.contract import scan_records
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity, SftExample
 
-METHODS = ("sft", *preferences.METHODS)
+METHODS = ("sft", *preferences.METHODS, "session_distillation")
 
 
 class ContractReport(msgspec.Struct):
@@ -77,6 +78,8 @@ def check_dataset(
     try:
         if method == "sft":
             name = _sft_pass(Reading(scan, collector, dataset_format, column_mapping, tally.add_plain), tally)
+        elif method == "session_distillation":
+            name = _session_pass(scan, collector, tally)
         else:
             name = _prompt_pass(method, scan, column_mapping, collector, tally)
         tally.finish()
@@ -104,6 +107,12 @@ def _sft_pass(reading: Reading, tally: _Tally) -> str:
     for example in reading:
         tally.add_example(example)
     return reading.shape.format
+
+
+def _session_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
+    for record in scan_records(scan, collector):
+        tally.add_prompt(preferences.PromptRow(record.original_context, {"target": record.target_text}))
+    return "session_distillation"
 
 
 def _prompt_pass(

@@ -110,13 +110,16 @@ DATASET = DatasetContract(
         "loss_mask",
         "reader_model",
         "reader_confidence",
+        "quality_score",
+        "verifier_outcome",
+        "source_metadata",
     ),
-    optional=("quality_score", "verifier_outcome", "source_metadata"),
     rules=(
         "the two contexts differ, and only the hinted one has the hint",
         "target_span covers the whole target_text",
         "target_text is the repaired action, never the failed one",
-        "reader_confidence is in 0..1",
+        "reader_confidence and quality_score are in 0..1",
+        "hint_text does not hold the whole target, nor target_text the hint",
     ),
     example={
         "original_context": "Output: No such file.\nNext action:",

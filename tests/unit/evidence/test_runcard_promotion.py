@@ -428,12 +428,21 @@ def test_a_reward_evaluation_that_leaks_is_refused(run, tmp_path):
 
 
 def test_session_files(run, tmp_path):
+    span = {"start": 0, "end": 2}
     record = {
-        **{name: "x" for name in ("record_id", "trace_id", "session_id", "decision_id", "target_type")},
+        **{name: "x" for name in ("trace_id", "session_id", "decision_id", "reader_model", "verifier_outcome")},
+        "record_id": "0" * 24,
+        "step_index": 0,
         "original_context": "a",
-        "hinted_context": "b",
+        "hinted_context": "a [Session Distillation Hint] look",
+        "hint_text": "look",
         "target_text": "ls",
-        "target_span": {"start": 0, "end": 2},
+        "target_type": "command",
+        "target_span": span,
+        "loss_mask": {"policy": "target_span_only", "target_span": span},
+        "reader_confidence": 0.8,
+        "quality_score": 0.8,
+        "source_metadata": {},
     }
     good = write_lines(tmp_path / "good.jsonl", [record])
     cut = write_lines(tmp_path / "cut.jsonl", [{**record, "target_span": {"start": 0, "end": 1}}])

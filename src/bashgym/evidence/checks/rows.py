@@ -6,24 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from bashgym.core.errors import BashGymError
-from bashgym.data.contracts import check_dataset
-from bashgym.data.types import Severity
+from bashgym.data.pair_validation import validate_pairs
+from bashgym.data.sessions.contract import faults
 from bashgym.evidence.card import PATH_FIELDS
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Gate
 from bashgym.evidence.points import PointStream
 from bashgym.store.jsonl import JsonlTail
-
-_SESSION_FIELDS = (
-    "record_id",
-    "trace_id",
-    "session_id",
-    "decision_id",
-    "original_context",
-    "hinted_context",
-    "target_text",
-    "target_type",
-)
 
 
 def check_rows(ctx: Context) -> None:
@@ -60,15 +49,12 @@ def _check_pairs(ctx: Context) -> None:
         return
     field = PATH_FIELDS["preference_pairs"]
     try:
-        report = check_dataset(path, method="dpo")
+        report = validate_pairs(path, strict=True)
     except BashGymError as error:
         return ctx.book.fail(Gate.METHOD, "invalid_preference_pairs_artifact", error.message, field)
-    for finding in report.findings:
-        if finding.severity == Severity.ERROR:
-            ctx.book.fail(Gate.METHOD, f"preference_pairs_{finding.code}", finding.message, field)
-    if not report.is_valid:
-        message = f"{report.valid_examples} of {report.total_examples} pairs are valid"
-        ctx.book.fail(Gate.METHOD, "invalid_preference_pairs_artifact", message, field)
+    for finding in report["findings"]:
+        if finding["level"] == "fail":
+            ctx.book.fail(Gate.METHOD, f"preference_pairs_{finding['code']}", finding["message"], field)
     _check_trained(ctx, "preference_pairs")
     if not any(f.level == "fail" for f in ctx.book.findings[before:]):
         ctx.accepted.add("preference_pairs")
@@ -94,10 +80,7 @@ def _reward_fault(row: dict[str, Any]) -> str:
 
 
 def _session_fault(row: dict[str, Any]) -> str:
-    span, text = row.get("target_span"), row.get("target_text")
-    whole = isinstance(text, str) and span == {"start": 0, "end": len(text)}
-    complete = all(row.get(name) for name in _SESSION_FIELDS) and row["original_context"] != row["hinted_context"]
-    return "" if complete and whole else "session_distillation_record_invalid"
+    return "session_distillation_record_invalid" if faults(row) else ""
 
 
 def _check_session_metrics(ctx: Context) -> None:
