@@ -31,11 +31,26 @@ def start(
     x_bashgym_correlation_id: HeaderText = None,
     force: Names = None,
     dry_run: bool = False,
+    queue: bool = False,
+    stop_on_error: bool = False,
 ) -> Response:
-    """Starts a run and answers at once. `Idempotency-Key` and `X-BashGym-*` headers fill what the body leaves out."""
+    """Starts a run and answers at once. `Idempotency-Key` and `X-BashGym-*` headers fill what the body leaves out.
+
+    With the query `queue=true` the run waits for a free slot; `stop_on_error=true` holds the queue if it fails.
+    """
+    if stop_on_error and not queue:
+        raise fail("usage", "stop_on_error belongs to queue=true", fields=["stop_on_error"])
     defaults = {"idempotency_key": idempotency_key, "correlation_id": x_bashgym_correlation_id}
     whole = {**{name: value for name, value in defaults.items() if value}, **body}
-    return reply(space.runs.start(whole, force=force or (), dry_run=dry_run, origin=_origin(request)))
+    doc = space.runs.start(
+        whole,
+        force=force or (),
+        dry_run=dry_run,
+        origin=_origin(request),
+        queued=queue,
+        stop_on_error=stop_on_error,
+    )
+    return reply(doc)
 
 
 def _origin(request: Request) -> dict[str, Any]:
@@ -120,6 +135,39 @@ def classification(run_id: str, space: Space) -> Response:
     return reply(space.runs.classification(run_id))
 
 
+@router.get("/queue")
+def queue_list(space: Space) -> Response:
+    """Who trains and who waits, in order."""
+    return reply(space.runs.queue_list())
+
+
+@router.post("/queue/run")
+def queue_run(space: Space) -> Response:
+    """Launches what is due, and goes on where a failed run holds the queue."""
+    return reply(space.runs.queue_run())
+
+
+@router.post("/queue/{run_id}/move")
+def queue_move(run_id: str, body: Body, space: Space) -> Response:
+    """Another place in the order: {"to": position from 1}."""
+    to = body.get("to")
+    if not isinstance(to, int) or isinstance(to, bool) or set(body) != {"to"}:
+        raise fail("invalid_field", 'the body is {"to": N}, N being a position from 1', fields=["to"])
+    return reply(space.runs.queue_move(run_id, to))
+
+
+@router.delete("/queue/{run_id}")
+def queue_remove(run_id: str, space: Space) -> Response:
+    """Takes a waiting run out; it becomes cancelled."""
+    return reply(space.runs.queue_remove(run_id))
+
+
+@router.get("/diff")
+def diff(a: str, b: str, space: Space) -> Response:
+    """What differs between the runs `a` and `b`."""
+    return reply(space.runs.diff(a, b))
+
+
 @router.post("/managed/submit")
 def managed_submit(body: Body) -> Response:
     """Refused."""
@@ -151,6 +199,23 @@ def get(run_id: str, space: Space) -> Response:
 def log(run_id: str, space: Space, tail: Annotated[int, Query(ge=0)] = 500, grep: str | None = None) -> Response:
     """The end of the log; 413 for the whole of one that is too large."""
     return reply(space.runs.log(run_id, tail, grep))
+
+
+@router.get("/{run_id}/samples")
+def samples(
+    *,
+    run_id: str,
+    space: Space,
+    grep: str | None = None,
+    step: str | None = None,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    status: str | None = None,
+    limit: Limit = 50,
+) -> Response:
+    """The last samples that pass every filter."""
+    filters = {"grep": grep, "step": step, "min_reward": min_reward, "max_reward": max_reward, "status": status}
+    return reply(space.runs.samples(run_id, **filters, limit=limit))
 
 
 @router.post("/{run_id}/pause")

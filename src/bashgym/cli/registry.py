@@ -34,9 +34,29 @@ _RUNCARD = Group(
         "list": Command("runcard:list_cards", "The RunCards of the run directories."),
     },
 )
+_QUEUE = Group(
+    "Runs that wait for a free training slot; `training start --queue` adds one.",
+    {
+        "list": Command("queue:list_queue", "Who trains and who waits, in order."),
+        "move": Command("queue:move", "Give a waiting run another place."),
+        "remove": Command("queue:remove", "Cancel a waiting run."),
+        "run": Command("queue:run", "Launch what is due; go on after a failure that holds the queue."),
+    },
+)
 _TRACKING = Group(
     "Which project, experiment, model and data a run belongs to.",
     {"init": Command("tracking:init", "Measure every digest and write a tracking context.")},
+)
+_SESSION_RECORDS = Group(
+    "Records for session distillation.",
+    {
+        "build": Command("sessions:build", "Failed steps and what mended them, from a folder of sessions."),
+        "validate": Command("sessions:validate", "Check a file of records, row by row."),
+    },
+)
+_DPO_PAIRS = Group(
+    "Preference pairs.",
+    {"validate": Command("pairs:validate", "Check a file of pairs, row by row: contract, provenance, hashes.")},
 )
 TRAINING = Group(
     "Plan, start, watch, control and judge training runs.",
@@ -47,9 +67,13 @@ TRAINING = Group(
         "get": Command("runs:get", "Where one run stands."),
         "log": Command("runs:log", "The end of a run's log; --follow goes on."),
         "metrics": Command("runs:metrics", "Every metric point of a run."),
+        "samples": Command("samples:samples", "Search what a run generated."),
         "pause": Command("runs:pause", "Checkpoint at the next step and free the memory."),
         "resume": Command("runs:resume", "Go on from the last valid checkpoint."),
         "stop": Command("runs:stop", "End a run and all its processes."),
+        "queue": _QUEUE,
+        "diff": Command("diff:diff", "What differs between two runs."),
+        "reproduce": Command("diff:reproduce", "Run a run again: do the same weights come out?"),
         "analyze": Command("judge:analyze", "Read a run's curves and evidence: verdict, findings, next steps."),
         "classify": Command("judge:classify", "Which method a run used and what evidence it has."),
         "capabilities": Command("catalog:capabilities", "Every method, field and bound of this version."),
@@ -57,6 +81,8 @@ TRAINING = Group(
         "docs": Command("catalog:docs", "What a strategy, metric or word means."),
         "tracking-context": _TRACKING,
         "runcard": _RUNCARD,
+        "session-records": _SESSION_RECORDS,
+        "dpo-pairs": _DPO_PAIRS,
     },
 )
 LEDGER = Group(

@@ -45,6 +45,10 @@ def start(
         list[str] | None, typer.Option(help="Override this blocking finding, on record; repeatable.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, start nothing.")] = False,
+    queue: Annotated[bool, typer.Option("--queue", help="Let it wait until a training slot is free.")] = False,
+    stop_on_error: Annotated[
+        bool, typer.Option("--stop-on-error", help="With --queue: if this run fails, launch nothing after it.")
+    ] = False,
     wait: Annotated[bool, typer.Option("--wait", "--follow", help="Show progress until the run has ended.")] = False,
 ) -> Reply:
     """Check everything, then start a run. Returns at once; --wait stays until it has ended.
@@ -68,14 +72,19 @@ def start(
         "idempotency_key": idempotency_key,
     }
     body = merge(load_config(config), parse_sets(set_ or []), flags)
+    if stop_on_error and not queue:
+        raise fail("usage", "--stop-on-error belongs to --queue", "Add --queue, or leave it out.")
     if api_base is not None:
         if wait:
             raise fail("usage", "--wait follows runs of this machine only", "Leave it out with --api-base.")
-        return _remote(api_base, {**body, "origin": _origin(agent)}, force or [], dry_run)
+        flags_set = {"dry_run": dry_run, "queue": queue, "stop_on_error": stop_on_error}
+        return _remote(api_base, {**body, "origin": _origin(agent)}, force or [], flags_set)
     from bashgym.workspace import Workspace
 
     workspace = Workspace.open()
-    doc = workspace.runs.start(body, force=force or (), dry_run=dry_run, origin=_origin(agent))
+    doc = workspace.runs.start(
+        body, force=force or (), dry_run=dry_run, origin=_origin(agent), queued=queue, stop_on_error=stop_on_error
+    )
     warn(doc.get("warnings", []))
     if wait and not dry_run:
         return _follow(workspace, str(doc["run_id"]), doc)
@@ -102,10 +111,10 @@ def _origin(agent: str | None) -> dict[str, Any]:
     return {key: value for key, value in origin.items() if value}
 
 
-def _remote(base: str, body: dict[str, Any], force: list[str], dry_run: bool) -> Reply:
+def _remote(base: str, body: dict[str, Any], force: list[str], flags: dict[str, bool]) -> Reply:
     from bashgym.cli.client import Client
 
-    query = {"force": force, **({"dry_run": ["true"]} if dry_run else {})}
+    query = {"force": force, **{name: ["true"] for name, on in flags.items() if on}}
     answer = Client.of(base).request("POST", "/api/training/start", query=query, body=body)
     return Reply(answer.raise_for_refusal())
 
@@ -115,9 +124,10 @@ def _started(doc: dict[str, Any], dry_run: bool) -> None:
         need = doc["estimate"]
         print(
             f"nothing stands against it: {need['tokens']} tokens a pass, {need['memory_bytes'] / 2**30:.2f} GiB memory"
+            + (f", about {need['cost']:.2f} in money" if need["cost"] is not None else "")
         )
         return
-    print(f"{doc['run_id']}  {doc['status']}  {doc['output_path']}")
+    print(f"{doc['run_id']}  {'waiting' if doc.get('waiting') else doc['status']}  {doc['output_path']}")
     print(f"follow it: bashgym training log {doc['run_id']} --follow")
 
 
@@ -138,6 +148,13 @@ def _follow(workspace: Any, run_id: str, begun: dict[str, Any]) -> Reply:
             print(line)
 
     return Reply(doc, show, 0 if good else 1)
+
+
+def watch(run_id: str) -> dict[str, Any]:
+    """Shows progress on stderr until the run has ended; its last state."""
+    from bashgym.workspace import Workspace
+
+    return _watch(Workspace.open(), run_id)
 
 
 def _watch(workspace: Any, run_id: str) -> dict[str, Any]:

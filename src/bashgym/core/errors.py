@@ -120,6 +120,7 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "dataset_empty": (Invalid, "the dataset has no rows"),
     "dataset_format": (Invalid, "no known dataset format fits the rows"),
     "preflight_blocked": (Invalid, "blocking preflight findings; --force CODE overrides one on record"),
+    "unsupported_model": (Invalid, "the model's architecture lacks what a field needs"),
     "template_failed": (Invalid, "the model's chat template does not compile, or refuses a conversation"),
     "row_not_encodable": (Invalid, "a row cannot be tokenised with a mask that is certain"),
     "unknown_finding": (Usage, "--force names a finding that does not exist"),
@@ -129,6 +130,7 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "model_unsafe": (Invalid, "only safetensors weights without remote code are loaded"),
     "model_incomplete": (Invalid, "the model folder lacks a file that is needed"),
     "teacher_vocab_differs": (Invalid, "teacher and student do not share a vocabulary"),
+    "teacher_without_logits": (Invalid, "a hosted model gives text, not the logits that distillation matches"),
     # machine
     "missing_extra": (Unavailable, "an optional dependency is not installed"),
     "sandbox_unavailable": (Unavailable, "bubblewrap is missing or user namespaces are off"),
@@ -146,9 +148,11 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "run_exists": (Conflict, "a run with this id exists"),
     "invalid_transition": (Conflict, "the run's state does not allow this"),
     "run_finished": (Conflict, "the run has already ended"),
+    "not_queued": (Conflict, "the run does not wait in the queue"),
     "no_checkpoint": (Conflict, "no valid checkpoint to continue from"),
     "log_too_large": (TooLarge, "the whole log is too large; ask for its tail"),
     "training_failed": (Failed, "the trainer ended with an error"),
+    "reward_unhealthy": (Failed, "a reward rule was broken and reward_health is stop"),
     "supervisor_lost": (Failed, "the supervisor did not start"),
     # ledger
     "ledger_identity_conflict": (Conflict, "the id exists with another identity"),

@@ -33,6 +33,8 @@ class Settings:
     """BASHGYM_TERMINAL_ID: recorded as the origin of a run."""
     base_model: str
     """BASE_MODEL: used when a request names no model."""
+    queue_slots: int
+    """BASHGYM_QUEUE_SLOTS: runs that the queue lets train at a time. Default 1, as the local lane is one device."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
@@ -50,4 +52,10 @@ class Settings:
             agent=get("BASHGYM_AGENT_KIND", ""),
             terminal_id=get("BASHGYM_TERMINAL_ID", ""),
             base_model=get("BASE_MODEL", ""),
+            queue_slots=_count(get("BASHGYM_QUEUE_SLOTS", "")),
         )
+
+
+def _count(text: str) -> int:
+    """A whole number from 1 on; anything else is 1."""
+    return max(1, int(text)) if text.isdecimal() else 1

@@ -13,6 +13,7 @@ import msgspec
 
 from bashgym.core.errors import fail
 from bashgym.data import messages as chat
+from bashgym.data import unpaired
 from bashgym.data.findings import Collector, shown
 from bashgym.data.jsonfaults import json_type
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
@@ -20,13 +21,14 @@ from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
 Side = str | list[dict[str, Any]]
 
 _PROMPTS = ("prompt", "instruction", "question", "query", "user_prompt", "problem", "messages", "conversations")
-_ALIASES: dict[str, tuple[str, ...]] = {
+ALIASES: dict[str, tuple[str, ...]] = {
     "prompt": _PROMPTS,
     "chosen": ("chosen", "chosen_response", "response_j", "chosen_messages"),
     "rejected": ("rejected", "rejected_response", "response_k", "rejected_messages"),
     "tests": ("tests", "test", "test_code"),
     "teacher_response": ("teacher_response", "teacher_output"),
 }
+"""Canonical name -> the columns that are read as it, the first one that a file has."""
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "dpo": ("prompt", "chosen", "rejected"),
     "grpo": ("prompt",),
@@ -58,6 +60,8 @@ class PromptRow(msgspec.Struct):
     """1-based: the line in JSONL, the index in an array."""
     value: dict[str, Any] = {}
     """The row as it stands in the file."""
+    tools: list[dict[str, Any]] | None = None
+    """The `tools` column of a preference pair."""
 
 
 def resolve(method: str, rows: list[dict[str, Any]], mapping: Mapping[str, str] | None, path: Path) -> dict[str, str]:
@@ -66,7 +70,7 @@ def resolve(method: str, rows: list[dict[str, Any]], mapping: Mapping[str, str] 
     columns: dict[str, str] = {}
     for name in _REQUIRED[method]:
         given = (mapping or {}).get(name)
-        fitting = [given] if given else [column for column in _ALIASES[name] if column in found]
+        fitting = [given] if given else [column for column in ALIASES[name] if column in found]
         if given and given not in found:
             _refuse(method, found, path, f"the mapping gives {name}={given}, and there is no column {given!r}")
         if fitting:
@@ -74,6 +78,9 @@ def resolve(method: str, rows: list[dict[str, Any]], mapping: Mapping[str, str] 
     chosen = columns.get("chosen", "")
     implicit = any(isinstance(row.get(chosen), list) for row in rows)
     missing = [name for name in _REQUIRED[method] if name not in columns and not (name == "prompt" and implicit)]
+    label = next((column for column in unpaired.LABELS if column in found), None)
+    if method == "dpo" and label and {"chosen", "rejected"} <= set(missing):
+        unpaired.refuse(path, label)
     if missing:
         _refuse(method, found, path, f"nothing fits {' and '.join(missing)}")
     return columns
@@ -99,11 +106,17 @@ def check_row(
         return None
     if "prompt" not in columns:
         sides["prompt"] = _shared_prompt(sides, number, collector)
+    tools = None
+    if method == "dpo":
+        tools = chat.parse_tools(value.get("tools"), number, collector)
+        _as_turns(sides, number, collector)
     if method in ("grpo", "rlvr") and isinstance(sides["prompt"], list):
         sides["prompt"] = [turn for turn in sides["prompt"] if turn["role"] != "assistant"]
     if not sides["prompt"]:
         collector.error("empty_side", "the prompt is empty", number, "prompt")
-    return PromptRow(sides.pop("prompt"), sides, number, value) if collector.errors == errors else None
+    if collector.errors != errors:
+        return None
+    return PromptRow(sides.pop("prompt"), sides, number, value, tools)
 
 
 def _side(raw: object, name: str, column: str, number: int, collector: Collector) -> Side:
@@ -135,13 +148,41 @@ def _shared_prompt(sides: dict[str, Side], number: int, collector: Collector) ->
             "missing_column", "prompt is missing, and chosen and rejected are not conversations", number, "prompt"
         )
         return ""
-    shared = 0
-    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
-        shared += 1
+    shared = _shared_turns(chosen, rejected)
     if not shared:
         collector.error("no_shared_prompt", "chosen and rejected do not begin with the same turns", number, "prompt")
     sides["chosen"], sides["rejected"] = chosen[shared:], rejected[shared:]
     return chosen[:shared]
+
+
+def _shared_turns(chosen: list[dict[str, Any]], rejected: list[dict[str, Any]]) -> int:
+    """How many first turns are the same, the last turn of either left aside."""
+    shared = 0
+    while shared < min(len(chosen), len(rejected)) - 1 and chosen[shared] == rejected[shared]:
+        shared += 1
+    return shared
+
+
+def _as_turns(sides: dict[str, Side], number: int, collector: Collector) -> None:
+    """Where one of prompt, chosen and rejected is a conversation, all become turns; a repeated prompt is cut off."""
+    if all(isinstance(side, str) for side in sides.values()):
+        return
+    prompt, *answers = (
+        [{"role": role, "content": side}] if isinstance(side, str) else side
+        for role, side in (("user", sides["prompt"]), ("assistant", sides["chosen"]), ("assistant", sides["rejected"]))
+    )
+    asked = [turn for turn in prompt if turn["role"] != "system"]
+    shared = _shared_turns(*answers)
+    begun = answers[0][:shared]
+    # Some files give the prompt by itself and again as the first turns of both answers.
+    if asked and [turn for turn in begun if turn["role"] != "system"][: len(asked)] == asked:
+        system = [] if begun[0]["role"] == "system" else [turn for turn in prompt if turn["role"] == "system"]
+        prompt, answers = [*system, *begun], [answer[shared:] for answer in answers]
+    for name, answer in zip(("chosen", "rejected"), answers, strict=True):
+        if all(turn["role"] != "assistant" for turn in answer):
+            collector.error("no_assistant_turn", f"{name} has no assistant turn", number, name)
+        sides[name] = answer
+    sides["prompt"] = prompt
 
 
 class PairWatch:
@@ -153,7 +194,7 @@ class PairWatch:
 
     def add(self, number: int, row: PromptRow) -> bool:
         """True if the pair is identical."""
-        chosen, rejected = (_text(row.sides[name]) for name in ("chosen", "rejected"))
+        chosen, rejected = (side_text(row.sides[name]) for name in ("chosen", "rejected"))
         if chosen.split() != rejected.split():
             return False
         self.exact += chosen == rejected
@@ -219,7 +260,8 @@ class TypeWatch:
         )
 
 
-def _text(side: Side) -> str:
+def side_text(side: Side) -> str:
+    """What a side says, tool calls included."""
     return (
         side
         if isinstance(side, str)

@@ -123,8 +123,14 @@ def check(query: DatasetQuery) -> PreflightReport:
     eval_rows, more = _eval_rows(query, valid)
     train_rows = valid if query.eval_path else valid - eval_rows
     units = math.ceil(tokens.total / query.max_seq_length) if query.packing and tokens else train_rows
-    per_epoch, total = steps(query, units)
-    found += [*more, *_batch_findings(query, valid, train_rows, per_epoch, total)]
+    if prompts := query.options.get("prompts_per_rollout_batch") if query.method in ("grpo", "rlvr") else None:
+        # Steps count sampled answers; prompts that fill no rollout batch are left out of an epoch.
+        units = train_rows // prompts * prompts * query.options["grpo_group_size"]
+        per_epoch, total = steps(query, units)
+        found += [*more, *_rollout_findings(prompts, train_rows)]
+    else:
+        per_epoch, total = steps(query, units)
+        found += [*more, *_batch_findings(query, valid, train_rows, per_epoch, total)]
     found.sort(key=lambda finding: list(Severity).index(finding.severity))
     return PreflightReport(
         path=str(query.path),
@@ -220,6 +226,14 @@ def _overlap(query: DatasetQuery, eval_path: Path) -> list[Finding]:
     from bashgym.data.duplicates import overlap
 
     return overlap(query.path, eval_path, dataset_format=query.dataset_format, column_mapping=query.column_mapping)
+
+
+def _rollout_findings(prompts: int, rows: int) -> list[Finding]:
+    if rows >= prompts:
+        return []
+    text = f"{rows} prompts can be trained on, and one rollout batch takes {prompts}: there is no step"
+    mend = "Lower prompts_per_rollout_batch (or the batch size, which it follows), or add rows."
+    return [Finding("too_few_rows", Severity.ERROR, text, mend, field="prompts_per_rollout_batch", count=rows)]
 
 
 def _batch_findings(query: DatasetQuery, valid: int, rows: int, per_epoch: int, total: int) -> list[Finding]:

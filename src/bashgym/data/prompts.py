@@ -38,7 +38,7 @@ def iter_prompt_rows(
 def _wrapped(row: PromptRow) -> PromptRow:
     prompt = _turn("user", row.prompt)
     answers = {name: side if name == "tests" else _turn("assistant", side) for name, side in row.sides.items()}
-    return PromptRow(prompt, answers, row.number, row.value)
+    return PromptRow(prompt, answers, row.number, row.value, row.tools)
 
 
 def _turn(role: str, side: Side) -> Side:

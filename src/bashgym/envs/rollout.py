@@ -7,7 +7,9 @@ fingerprinted from outside: before the first command, after the last one, and on
 from __future__ import annotations
 
 import time
+import weakref
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,29 +73,86 @@ def run_episode(
     `limits` bounds each command; its wall time is the spec's `bash_timeout_sec` where that is shorter. Deadlines,
     floods and refusals are statuses. Errors: `environment_invalid` (it cannot be run here), `sandbox_unavailable`.
     """
-    begin = time.monotonic()
-    spec = spec if spec.id else spec.validated()
-    _check_runnable(spec)
-    withheld = spec.withheld()
-    shown = {path: text for path, text in spec.files.items() if path not in withheld}
-    with temporary_workspace(shown, workspace_root) as workspace:
-        _set_up(spec, workspace, limits)
-        before = fingerprints(workspace.work, spec.protected())
-        steps, done = _act(spec, commands, workspace, limits, begin)
-        if done:
-            verdict = _judge(spec, workspace, before, steps, limits=limits)
+    with Episode(spec, workspace_root=workspace_root, limits=limits) as episode:
+        for command in commands:
+            if episode.run(command) is None or len(episode.steps) > episode.allowed:
+                break
+        return episode.judge()
+
+
+class Episode:
+    """An attempt command by command: `run` as often as wanted, then `judge` once; `close` removes the workspace.
+
+    Time is what commands take, set-up included: how long the model thinks between two of them does not count.
+    """
+
+    def __init__(
+        self,
+        spec: EnvironmentSpec,
+        *,
+        workspace_root: Path | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+        max_commands: int | None = None,
+    ) -> None:
+        """Errors: as `run_episode`. `max_commands` lowers the spec's own limit."""
+        begin = time.monotonic()
+        self.spec = spec if spec.id else spec.validated()
+        check_runnable(self.spec)
+        own = min(self.spec.rollout.max_steps, self.spec.rollout.max_tool_calls)
+        self.allowed = own if max_commands is None else min(own, max_commands)
+        self.steps: list[Step] = []
+        self._limits, self._timed_out = limits, False
+        withheld = self.spec.withheld()
+        shown = {path: text for path, text in self.spec.files.items() if path not in withheld}
+        with ExitStack() as opened:
+            self._workspace = opened.enter_context(temporary_workspace(shown, workspace_root))
+            _set_up(self.spec, self._workspace, limits)
+            self._before = fingerprints(self._workspace.work, self.spec.protected())
+            # Also when nobody closes it: garbage collection and the interpreter's end do.
+            self.close = weakref.finalize(self, opened.pop_all().close)
+        self._busy_s = time.monotonic() - begin
+
+    def __enter__(self) -> Episode:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def run(self, command: str) -> Step | None:
+        """One command, recorded in `steps`; blocked beyond the allowed number. None: the episode's time is up."""
+        left = self.spec.rollout.timeout_sec - self._busy_s
+        if left <= 0:
+            self._timed_out = True
+            return None
+        if len(self.steps) >= self.allowed:
+            step = _blocked(command, f"the episode allows {self.allowed} commands")
+            if len(self.steps) == self.allowed:
+                self.steps.append(step)
+            return step
+        begin = time.monotonic()
+        limits = _within(self._limits, min(left, self.spec.rollout.bash_timeout_sec))
+        self.steps.append(_step(command, self._workspace, limits))
+        self._busy_s += time.monotonic() - begin
+        return self.steps[-1]
+
+    def judge(self) -> EpisodeResult:
+        """The verdict on what the commands left behind."""
+        begin = time.monotonic()
+        if self._timed_out:
+            detail = f"the episode's {self.spec.rollout.timeout_sec:g} s were up"
+            verdict = Verdict(VerifierStatus.TIMEOUT, detail=detail)
         else:
-            verdict = Verdict(VerifierStatus.TIMEOUT, detail=f"the episode's {spec.rollout.timeout_sec:g} s were up")
-    return EpisodeResult(
-        environment_id=spec.id,
-        passed=verdict.status is VerifierStatus.PASSED,
-        reward=verdict.reward,
-        verifier_status=verdict.status,
-        steps=tuple(steps),
-        duration_s=time.monotonic() - begin,
-        reward_components=verdict.components,
-        detail=verdict.detail,
-    )
+            verdict = _judge(self.spec, self._workspace, self._before, self.steps, limits=self._limits)
+        return EpisodeResult(
+            environment_id=self.spec.id,
+            passed=verdict.status is VerifierStatus.PASSED,
+            reward=verdict.reward,
+            verifier_status=verdict.status,
+            steps=tuple(self.steps),
+            duration_s=self._busy_s + time.monotonic() - begin,
+            reward_components=verdict.components,
+            detail=verdict.detail,
+        )
 
 
 def unparsable(spec: EnvironmentSpec, completion: str, reason: str) -> EpisodeResult:
@@ -110,8 +169,8 @@ def clip(text: str, limit: int = OBSERVATION_CHARS) -> str:
     return f"{text[:half]}\n[... {len(text) - 2 * half} characters left out ...]\n{text[-half:]}"
 
 
-def _check_runnable(spec: EnvironmentSpec) -> None:
-    """What the spec asks for and the local sandbox does not have is refused, not ignored."""
+def check_runnable(spec: EnvironmentSpec) -> None:
+    """What the spec asks for and the local sandbox does not have is refused (`environment_invalid`), not ignored."""
 
     def refuse(message: str, field: str) -> BashGymError:
         hint = "The local sandbox has the programs of this machine's /usr and no network."
@@ -140,23 +199,6 @@ def _set_up(spec: EnvironmentSpec, workspace: Workspace, limits: Limits) -> None
 
 def _within(limits: Limits, wall_s: float) -> Limits:
     return msgspec.structs.replace(limits, wall_s=min(limits.wall_s, wall_s))
-
-
-def _act(
-    spec: EnvironmentSpec, commands: Sequence[str], workspace: Workspace, limits: Limits, begin: float
-) -> tuple[list[Step], bool]:
-    """The model's turn. Returns the steps, and whether they all had their turn within the episode's time."""
-    steps: list[Step] = []
-    allowed = min(spec.rollout.max_steps, spec.rollout.max_tool_calls)
-    for command in commands:
-        left = spec.rollout.timeout_sec - (time.monotonic() - begin)
-        if left <= 0:
-            return steps, False
-        if len(steps) >= allowed:
-            steps.append(_blocked(command, f"the episode allows {allowed} commands"))
-            break
-        steps.append(_step(command, workspace, _within(limits, min(left, spec.rollout.bash_timeout_sec))))
-    return steps, True
 
 
 def _step(command: str, workspace: Workspace, limits: Limits) -> Step:

@@ -24,6 +24,7 @@ def model_card(run_dir: Path, card_path: Path | None = None) -> str:
     rows = [
         ("Base model", f"{_text(model.get('name'))} (`{_short(model.get('digest'))}`)"),
         ("Method", _text(manifest.get("strategy"))),
+        ("Objective", _text(manifest.get("objective"))),
         ("Training rows", f"{_text(data.get('train_rows'))} (`{_short(data.get('digest'))}`)"),
         ("Seed", _text(manifest.get("seed"))),
         ("Code", _text(part(manifest, "code").get("git_commit") or part(manifest, "code").get("version"))),

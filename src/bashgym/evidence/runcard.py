@@ -20,6 +20,7 @@ from bashgym.evidence.findings import Book, Gate, Level
 from bashgym.evidence.inspection import REPORT_SCHEMA
 from bashgym.evidence.release import build_release_evidence
 from bashgym.evidence.rules import judge
+from bashgym.methods.distillation import TEXT_ONLY
 from bashgym.methods.spec import EvidenceKind
 
 File = str | Path | None
@@ -100,7 +101,7 @@ def create(
         claim_tier=claim_tier,
         thresholds=parse_thresholds(threshold),
         outputs=[stored(resolve_input(item, path.parent), path.parent) for item in output_artifact],
-        known_limitations=list(known_limitation),
+        known_limitations=[*known_limitation, *_own_limits(manifest)],
         decision=decision,
         created_at=utc_now(),
         run=bind(run_dir, path.parent) if run_dir else {},
@@ -231,6 +232,13 @@ def parse_thresholds(items: Sequence[str]) -> dict[str, float]:
             raise fail("invalid_field", f"a threshold is name=number, got {item[:80]!r}", fields=["threshold"])
         found[name.strip()] = value
     return found
+
+
+def _own_limits(manifest: Mapping[str, Any]) -> list[str]:
+    """What the run's own record says against reading more into it."""
+    if manifest.get("objective") != TEXT_ONLY:
+        return []
+    return [f"objective: {TEXT_ONLY}: the student saw a teacher's text and no teacher's logits"]
 
 
 def _with_defaults(given: Mapping[str, File], run_dir: Path | None) -> dict[str, str | Path]:

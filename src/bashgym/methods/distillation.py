@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from typing import Any
+
 from bashgym.methods.common import BOOL, FLOAT, MAX_COMPLETION_LENGTH, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import OPTIMISATION, SYSTEM
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
+
+TEXT_ONLY = "sft_on_teacher_outputs"
+"""The objective of a run without a teacher: SFT on the text of one, and called that."""
 
 FIELDS = (
     Field(
         "teacher_model",
         STR,
         None,
-        "model whose token probabilities are matched; it must share the student's vocabulary; "
-        "null trains on teacher_response alone",
+        "model or run whose token probabilities are matched; it must share the student's vocabulary, see "
+        f"distillation_alignment; null trains on teacher_response alone, and the run says {TEXT_ONLY}",
         nullable=True,
     ),
-    Field("teacher_temperature", FLOAT, 0.7, "softens both distributions", minimum=0.1, maximum=10),
+    Field(
+        "teacher_temperature",
+        FLOAT,
+        0.7,
+        "softens both distributions in the divergence; sampling is at temperature 1 whatever it is",
+        minimum=0.1,
+        maximum=10,
+    ),
     Field("distillation_alpha", FLOAT, 0.5, "weight of cross-entropy; the rest is the teacher's", minimum=0, maximum=1),
     Field(
         "distillation_divergence",
@@ -34,7 +47,8 @@ FIELDS = (
         "distillation_alignment",
         STR,
         "same_vocabulary",
-        "same_vocabulary refuses a teacher with another one; uld compares sorted probabilities across tokenizers",
+        "same_vocabulary refuses a teacher with another one; uld compares sorted probabilities wherever both tokenizers "
+        "stand at the same character, and then has no use for distillation_divergence",
         choices=("same_vocabulary", "uld"),
     ),
     MAX_COMPLETION_LENGTH,
@@ -45,14 +59,15 @@ METRICS = (
     Metric(
         "distillation_kl",
         Role.OBJECTIVE,
-        "divergence of the student from the teacher on trained tokens",
+        "divergence of the student from the teacher, averaged over trained tokens and without weights; with uld their "
+        "distance, 0 to 2, to which tokens without a counterpart add nothing",
         "flat, or zero from the start",
         "flat: student too small or step too small; zero: teacher and student are the same model",
     ),
     Metric(
         "distillation_ce",
         Role.OBJECTIVE,
-        "cross-entropy on the teacher's answers",
+        "cross-entropy on the teacher's answers, averaged over trained tokens and without weights",
         "rising while distillation_kl falls",
         "the answers and the teacher disagree: regenerate the answers with this teacher",
     ),
@@ -64,6 +79,7 @@ DATASET = DatasetContract(
     required=("prompt", "teacher_response"),
     optional=("messages", "metadata"),
     rules=(
+        "messages stand for the prompt where there is no prompt column; an assistant turn at their end is left out",
         "teacher_response is a non-empty string",
         "the teacher that wrote it is named in the metadata",
         "wrong teacher answers are dropped, not learned",
@@ -129,7 +145,7 @@ RECIPE = Recipe(
     ),
     next=(
         (
-            "run it with these settings in run-config.json",
+            "run it with these settings and teacher_model in run-config.json",
             "bashgym training start --strategy distillation --model <model-id> --dataset-path <rows.jsonl> "
             "--config run-config.json --json",
         ),
@@ -141,7 +157,8 @@ METHOD = Method(
     name="distillation",
     title="Teacher distillation",
     summary="A small model learns a larger one's answers and token probabilities.",
-    objective="alpha * CE + (1 - alpha) * T^2 * KL(teacher || student), both at temperature T",
+    objective="alpha * CE + (1 - alpha) * T^2 * D(teacher, student), both of D at temperature T; on-policy "
+    "T^2 * D on sampled answers; with uld alpha * CE + (1 - alpha) * distance; CE alone without a teacher",
     direct=True,
     dataset=DATASET,
     metrics=(*OPTIMISATION, *METRICS, *SYSTEM),
@@ -151,3 +168,65 @@ METHOD = Method(
     builder="bashgym.training.distillation:build",
     must_emit=("loss", "distillation_kl", "distillation_ce"),
 )
+
+
+def objective(request: Mapping[str, object]) -> str:
+    """What a request optimises: its strategy, but `sft_on_teacher_outputs` for distillation without a teacher."""
+    strategy = str(request.get("strategy") or "")
+    return TEXT_ONLY if strategy == METHOD.name and not request.get("teacher_model") else strategy
+
+
+def emitted(request: Mapping[str, object]) -> tuple[str, ...]:
+    """Those of `must_emit` that a request can have: no divergence without a teacher, no CE on sampled answers."""
+    absent = {
+        "distillation_kl": objective(request) == TEXT_ONLY,
+        "distillation_ce": bool(request.get("distillation_on_policy")),
+    }
+    return tuple(name for name in METHOD.must_emit if not absent.get(name))
+
+
+def refusals(values: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """What single fields cannot see: (field, message, hint)."""
+    if values["teacher_model"] and values["distillation_alignment"] == "uld" and not values["distillation_alpha"]:
+        yield (
+            "distillation_alpha",
+            "distillation_alpha 0 with distillation_alignment uld: sorted probabilities say how sure the teacher is, and "
+            "only cross-entropy says of which token",
+            "Set distillation_alpha above 0; 0.5 is usual.",
+        )
+    if not values["distillation_on_policy"]:
+        return
+    if not values["teacher_model"]:
+        yield (
+            "distillation_on_policy",
+            "distillation_on_policy without teacher_model: nobody judges what the student samples",
+            "Name a teacher_model, or set distillation_on_policy to false.",
+        )
+    if values["distillation_alignment"] == "uld":
+        yield (
+            "distillation_alignment",
+            "distillation_alignment uld aligns the answers of the rows, not sampled ones",
+            "Set distillation_on_policy to false, or take a teacher with the student's vocabulary.",
+        )
+    if (values["max_completion_length"] or 0) >= values["max_seq_length"]:
+        yield (
+            "max_completion_length",
+            f"max_completion_length {values['max_completion_length']} leaves no room for a prompt in max_seq_length "
+            f"{values['max_seq_length']}",
+            "Lower max_completion_length or raise max_seq_length.",
+        )
+
+
+def without_effect(values: Mapping[str, object]) -> dict[str, str]:
+    """Own fields that have no effect beside the others -> why."""
+    unused: dict[str, str] = {}
+    if not values["teacher_model"]:
+        names = ("teacher_temperature", "distillation_alpha", "distillation_divergence", "distillation_alignment")
+        unused |= dict.fromkeys(names, "without teacher_model")
+    elif values["distillation_on_policy"]:
+        unused["distillation_alpha"] = "with distillation_on_policy"
+    if values["teacher_model"] and values["distillation_alignment"] == "uld":
+        unused["distillation_divergence"] = "with distillation_alignment uld"
+    if not values["distillation_on_policy"]:
+        unused["max_completion_length"] = "without distillation_on_policy"
+    return unused

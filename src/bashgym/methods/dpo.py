@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bashgym.methods.common import FLOAT, STR, WRAP_PROMPTS, by_hardware
-from bashgym.methods.metrics import KL, OPTIMISATION, SYSTEM
+from bashgym.methods.metrics import OPTIMISATION, SYSTEM
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
 
 FIELDS = (
@@ -54,17 +54,32 @@ METRICS = (
         "the pairs are not told apart: look at identical or near-identical pairs",
         logged_as="logps/rejected",
     ),
-    KL,
+    Metric(
+        "chosen_reward",
+        Role.DIAGNOSTIC,
+        "implicit reward of the chosen answers: dpo_beta times their log probability above the reference's",
+        "falling while the margin grows: the margin comes from pushing the rejected ones down further",
+        "lower learning_rate, or an SFT pass on the chosen answers first",
+        logged_as="rewards/chosen",
+    ),
+    Metric(
+        "rejected_reward",
+        Role.DIAGNOSTIC,
+        "implicit reward of the rejected answers",
+        "growing together with that of the chosen ones",
+        "the pairs are not told apart: look at identical or near-identical pairs",
+        logged_as="rewards/rejected",
+    ),
 )
 
 DATASET = DatasetContract(
     "dpo",
     "one pair: two answers to the same prompt, the better one named",
     required=("prompt", "chosen", "rejected"),
-    optional=("pair_id", "prompt_hash", "chosen_trace_id", "rejected_trace_id", "label_source", "metadata"),
+    optional=("tools", "pair_id", "prompt_hash", "chosen_trace_id", "rejected_trace_id", "label_source", "metadata"),
     rules=(
         "chosen and rejected differ",
-        "both answer the same prompt",
+        "both answer the same prompt, given by itself or as the first turns of both",
         "their lengths are within a factor of three",
         "the columns have exactly these names",
     ),
@@ -103,10 +118,12 @@ RECIPE = Recipe(
         "gradient_accumulation_steps": 8,
         "lora_rank": 16,
         "lora_alpha": 32,
+        "lora_dropout": 0.0,
     },
     by_hardware=by_hardware(local_cpu={"max_seq_length": 1024}),
     adjust_when={
         "dpo_beta": "raise it when answers drift or get longer, lower it when margins stay flat",
+        "lora_dropout": "above 0 only against overfitting: the reference has none, so it blurs the margins",
         "learning_rate": "halve it when chosen log probabilities fall; it wants to be far below that of SFT",
         "num_epochs": "one is usually right: pairs are learned by heart quickly",
     },
@@ -163,5 +180,5 @@ METHOD = Method(
     recipe=RECIPE,
     own_fields=FIELDS,
     builder="bashgym.training.dpo:build",
-    must_emit=("loss", "rewards/accuracies", "rewards/margins"),
+    must_emit=("loss", "rewards/accuracies", "rewards/margins", "logps/chosen", "logps/rejected"),
 )

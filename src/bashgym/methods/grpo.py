@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bashgym.methods.common import BOOL, FLOAT, INT, MAX_COMPLETION_LENGTH, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import (
+    CLIPPED,
     ENTROPY,
+    EVAL_REWARD,
     EXECUTED,
     KL,
     OPTIMISATION,
     REWARD,
     REWARD_STD,
+    SAMPLING,
     SYSTEM,
     TOOL_CALLS,
     ZERO_STD,
@@ -56,7 +61,8 @@ FIELDS = (
         "reward_health",
         STR,
         "warn",
-        "what happens when a reward rule is broken (no contrast, verifier errors, drift of KL, entropy or length)",
+        "what happens when a reward rule is broken (no contrast, verifier errors, drift of KL, entropy or length): an "
+        "event and a log line, and with pause or stop a checkpoint and the end of the attempt",
         choices=("off", "warn", "pause", "stop"),
     ),
     Field(
@@ -106,30 +112,60 @@ FIELDS = (
         choices=("default", TERMINAL),
         value_aliases={"tmax": TERMINAL, "tmax_like": TERMINAL, "terminal_rl": TERMINAL},
     ),
-    Field("prompts_per_rollout_batch", INT, 8, "prompts per rollout batch", minimum=1, maximum=128),
+    Field(
+        "prompts_per_rollout_batch",
+        INT,
+        None,
+        "prompts sampled at a time; null is what one optimizer step takes (batch x accumulation x processes / group; it "
+        "was 8, and only printed). A given value sets gradient_accumulation_steps if that is open; else several optimizer "
+        "steps share one rollout batch, and the clip range bounds their ratios",
+        nullable=True,
+        minimum=1,
+        maximum=128,
+    ),
     Field("max_tool_calls_per_episode", INT, 64, "commands before an episode is cut", minimum=1, maximum=512),
     Field(
-        "token_level_loss", BOOL, None, "average over tokens, not sequences; null follows the profile", nullable=True
+        "token_level_loss",
+        BOOL,
+        None,
+        "average over the tokens of a step, not over answers; null follows the loss (dapo, bnpo, dr_grpo do, gspo does "
+        "not), and for grpo the profile",
+        nullable=True,
     ),
     Field(
-        "filter_zero_std_groups", BOOL, None, "drop groups of equal rewards; null follows the profile", nullable=True
+        "filter_zero_std_groups",
+        BOOL,
+        None,
+        "groups of equal rewards leave the loss and its mean; null follows active_sampling and the profile",
+        nullable=True,
     ),
     Field(
         "active_sampling",
         BOOL,
         None,
-        "sample on until enough groups have contrast; null follows the profile",
+        "sample other prompts in place of filtered groups, in at most 4 rounds; null follows the profile",
         nullable=True,
     ),
-    Field("lm_head_fp32", BOOL, None, "output head in float32; null follows the profile", nullable=True),
     Field(
-        "interleaved_thinking", BOOL, None, "keep reasoning between tool calls; null follows the profile", nullable=True
+        "lm_head_fp32",
+        BOOL,
+        None,
+        "compute the logits in float32, in sampling and in the loss; null follows the profile",
+        nullable=True,
+    ),
+    Field(
+        "interleaved_thinking",
+        BOOL,
+        None,
+        "keep the reasoning of earlier turns in view; always so with environment_protocol tools, where turns are joined as "
+        "sampled; null follows the profile",
+        nullable=True,
     ),
     Field(
         "sft_warm_start_policy",
         STR,
         None,
-        "which models get an SFT pass first",
+        "which models must have had an SFT pass: always refuses others, weak_models_only warns below 4 billion parameters",
         nullable=True,
         choices=("none", "weak_models_only", "always"),
     ),
@@ -173,7 +209,10 @@ METRICS = (
         "penalise overlong answers; check that the stop token is learned",
         logged_as="completions/mean_length",
     ),
-    TOOL_CALLS,
+    replace(TOOL_CALLS, logged_as="tools/call_frequency"),
+    CLIPPED,
+    EVAL_REWARD,
+    *SAMPLING,
 )
 
 DATASET = DatasetContract(

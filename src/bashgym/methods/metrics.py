@@ -165,6 +165,49 @@ TOOL_CALLS = Metric(
     "lower max_tool_calls_per_episode or reward shorter solutions",
     aliases=("command_count",),
 )
+CLIPPED = Metric(
+    "truncated_ratio",
+    Role.HEALTH,
+    "share of the sampled answers that max_completion_length cut",
+    "most of them, from the start",
+    "raise max_completion_length, or teach the stop token with SFT first",
+    logged_as="completions/clipped_ratio",
+)
+EVAL_REWARD = Metric(
+    "eval_reward",
+    Role.EVALUATION,
+    "mean reward on prompts that are not trained on",
+    "flat or falling while reward rises",
+    "treat as reward hacking or memorised prompts: read samples.jsonl, stop",
+)
+
+
+def _groups(name: str, means: str, watch_for: str, action: str) -> Metric:
+    return Metric(name, Role.DIAGNOSTIC, means, watch_for, action)
+
+
+_MIX = "change the mix of prompts: those that always pass or always fail cost sampling and teach nothing"
+SAMPLING = (
+    _groups("requested_prompt_groups", "prompt groups that a rollout batch asks for", "nothing", "none"),
+    _groups("effective_prompt_groups", "groups with contrast in the batch that is trained on", "below requested", _MIX),
+    _groups("candidate_prompt_groups", "groups sampled in all, refills included", "several times requested", _MIX),
+    _groups("active_sampling_refills", "groups walked beyond those requested", "as many as requested", _MIX),
+    _groups("zero_std_groups_dropped", "groups of equal rewards that left the loss", "half or more", _MIX),
+    _groups(
+        "all_zero_groups_dropped",
+        "groups in which no answer was rewarded",
+        "nearly all dropped ones",
+        "easier prompts, larger groups, or SFT first",
+    ),
+    _groups(
+        "all_one_groups_dropped",
+        "groups in which every answer got full reward",
+        "nearly all dropped ones",
+        "harder prompts, or stop",
+    ),
+    _groups("maintained_batch", "1 if every requested group was filled", "0 for many steps", _MIX),
+)
+"""What filtering and active sampling did; logged with filter_zero_std_groups."""
 
 OPTIMISATION = (LOSS, EVAL_LOSS, GRAD_NORM, LEARNING_RATE)
 SYSTEM = (NUM_TOKENS, TOKENS_PER_SECOND, PEAK_MEMORY, OOM)

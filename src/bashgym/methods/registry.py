@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from bashgym.core.errors import fail
 from bashgym.methods import (
     cascade,
@@ -71,6 +73,11 @@ def fields_of(method: Method) -> dict[str, Field]:
     """The fields that `method` uses, the common ones first; its own description of a field wins."""
     common = {field.name: field for field in COMMON} if method.direct else {}
     return {**common, **{field.name: field for field in method.own_fields}}
+
+
+def must_emit(method: Method, request: Mapping[str, object]) -> tuple[str, ...]:
+    """The metrics without which a run of this request is incomplete."""
+    return distillation.emitted(request) if method is distillation.METHOD else method.must_emit
 
 
 def methods_with(field_name: str) -> list[str]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bashgym.core.errors import fail
-from bashgym.methods import registry
+from bashgym.methods import distillation, grpo_rules, registry
 from bashgym.methods.common import RETENTION
 from bashgym.methods.spec import Field, Kind, Method
 
@@ -242,19 +242,8 @@ def _fill(method: Method, fields: Mapping[str, Field], checked: Mapping[str, Any
     profile = method.profiles.get(values[method.profile_field], {}) if method.profile_field else {}
     values |= {name: value for name, value in profile.items() if checked.get(name) is None}
     if "grpo_group_size" in registry.fields_of(method):
-        _fill_group(values, checked)
+        grpo_rules.fill(values, checked)
     return values
-
-
-def _fill_group(values: dict[str, Any], checked: Mapping[str, Any]) -> None:
-    """The group size and the number of generations are one number; the upper clip follows the loss."""
-    given = checked.get("grpo_num_generations")
-    if checked.get("grpo_group_size") is None:
-        values["grpo_group_size"] = given or values["grpo_group_size"] or values["grpo_num_generations"]
-    if given is None:
-        values["grpo_num_generations"] = values["grpo_group_size"]
-    if values["grpo_ratio_clip_max"] is None:
-        values["grpo_ratio_clip_max"] = 0.28 if values["grpo_loss_type"] == "dapo" else values["grpo_ratio_clip_min"]
 
 
 _RULES: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str, str], ...] = (
@@ -289,10 +278,22 @@ _RULES: tuple[tuple[str, Callable[[Mapping[str, Any]], bool], str, str], ...] = 
         "Give one of them.",
     ),
     (
+        "max_cost",
+        lambda v: v["max_cost"] is not None and not v["cost_per_hour"],
+        "max_cost without cost_per_hour: money cannot be counted",
+        "Give cost_per_hour, the price of this machine in the currency of max_cost.",
+    ),
+    (
         "report_to",
         lambda v: "none" in v["report_to"] and len(v["report_to"]) > 1,
         "report_to has none beside other trackers",
         "Leave none out, or the others.",
+    ),
+    (
+        "distributed_config",
+        lambda v: bool(v["distributed_config"]) and (v["distributed"] == "ddp" or v["num_processes"] == 1),
+        "distributed_config is read with several processes and distributed fsdp or deepspeed only",
+        "Leave it out, or set num_processes and distributed.",
     ),
 )
 """What single fields cannot see: (field to blame, is it wrong, message, hint)."""
@@ -305,28 +306,10 @@ def _between_fields(method: Method, values: Mapping[str, Any], checked: Mapping[
         if wrong(values)
     ]
     if "grpo_group_size" in registry.fields_of(method):
-        problems += _group_problems(values, checked)
+        problems += [_Problem("invalid_field", *refusal) for refusal in grpo_rules.refusals(values, checked)]
+    if method is distillation.METHOD:
+        problems += [_Problem("invalid_field", *refusal) for refusal in distillation.refusals(values)]
     return problems
-
-
-def _group_problems(values: Mapping[str, Any], checked: Mapping[str, Any]) -> list[_Problem]:
-    """TRL: batch_size x num_processes x steps per generation must be divisible by the group size."""
-    group, count = values["grpo_group_size"], values["grpo_num_generations"]
-    if group != count:
-        message = f"grpo_group_size {group} and grpo_num_generations {count} are two names for one number"
-        return [_Problem("invalid_field", "grpo_group_size", message, "Give one of them.")]
-    if {"steps_per_generation", "generation_batch_size"} & set(checked.get("trainer_args") or {}):
-        return []
-    per_step = values["batch_size"] * values["num_processes"]
-    rows = per_step * values["gradient_accumulation_steps"]
-    if rows % group == 0:
-        return []
-    need = group // math.gcd(group, per_step)
-    message = (
-        f"{rows} completions per step (batch x processes x accumulation) are not divisible by the group of {group}"
-    )
-    hint = f"Set gradient_accumulation_steps to a multiple of {need}."
-    return [_Problem("invalid_field", "gradient_accumulation_steps", message, hint)]
 
 
 def _missing(values: Mapping[str, Any]) -> list[_Problem]:
@@ -343,6 +326,7 @@ def _missing(values: Mapping[str, Any]) -> list[_Problem]:
 
 def _warnings(method: Method, values: Mapping[str, Any], body: Mapping[str, object]) -> list[dict[str, str]]:
     used = registry.fields_of(method)
+    unused = distillation.without_effect(values) if method is distillation.METHOD else {}
     out = []
     for name in body:
         if name not in used:
@@ -352,7 +336,15 @@ def _warnings(method: Method, values: Mapping[str, Any], body: Mapping[str, obje
             out.append((name, f"{name} has no effect with use_lora false"))
         elif name == "num_epochs" and values["max_steps"] is not None:
             out.append((name, "num_epochs has no effect beside max_steps"))
-    return [{"code": "field_not_used", "field": name, "message": message} for name, message in out]
+        elif name == "overlong_penalty" and values["overlong_buffer"] is None:
+            out.append((name, "overlong_penalty has no effect without overlong_buffer"))
+        elif name in unused:
+            out.append((name, f"{name} has no effect {unused[name]}"))
+    warnings = [{"code": "field_not_used", "field": name, "message": message} for name, message in out]
+    if distillation.objective(values) == distillation.TEXT_ONLY:
+        message = f"without teacher_model this is SFT on teacher_response, recorded as {distillation.TEXT_ONLY}"
+        warnings.append({"code": distillation.TEXT_ONLY, "field": "teacher_model", "message": message})
+    return warnings
 
 
 def _report(problems: list[_Problem]) -> Exception:

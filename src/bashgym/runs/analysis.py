@@ -7,6 +7,7 @@ from typing import Any
 
 from bashgym.core.errors import fail
 from bashgym.core.settings import Settings
+from bashgym.methods.distillation import objective
 from bashgym.runs import analysis_curves, analysis_rules
 from bashgym.runs.analysis_facts import Facts, Finding, of_run, read_release, read_replay, read_smoke
 from bashgym.runs.analysis_series import read_metrics
@@ -59,6 +60,7 @@ def analyze(
         "ok": True,
         "run_id": facts.run_id,
         "strategy": facts.strategy,
+        "objective": objective(facts.request) or None,
         "status": facts.state.get("status"),
         "inputs": {name: str(path) if path else None for name, path in inputs.items()},
         "training_metrics": facts.metrics.describe(),

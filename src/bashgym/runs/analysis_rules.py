@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bashgym.evidence.inspection import number, part
-from bashgym.methods.registry import METHODS, metric_aliases
+from bashgym.methods import distillation
+from bashgym.methods.registry import METHODS, metric_aliases, must_emit
 from bashgym.methods.spec import Metric
 from bashgym.runs.analysis_facts import Facts, Finding
 
@@ -51,11 +52,19 @@ def reporting(facts: Facts) -> Iterator[Finding]:
         return
     aliases = metric_aliases()
     seen = {*metrics.series, *(aliases.get(name, name) for _, name, _ in metrics.flags)}
-    absent = [name for name in facts.method.must_emit if aliases.get(name, name) not in seen]
+    absent = [name for name in must_emit(facts.method, facts.request) if aliases.get(name, name) not in seen]
     if absent:
         message = f"a {facts.method.name} run reports {', '.join(absent)}; this one did not"
         hint = "Without them the method cannot be judged: look at the trainer's logging and at training.log."
         yield Finding("missing", "missing_method_metrics", message, hint, {"absent": absent})
+
+
+def objective(facts: Facts) -> Iterator[Finding]:
+    """What the run must not be taken for."""
+    if distillation.objective(facts.request) == distillation.TEXT_ONLY:
+        message = f"objective: {distillation.TEXT_ONLY}; no teacher's logits were matched"
+        hint = "Judge it as SFT; name a teacher_model with the student's vocabulary to distil."
+        yield Finding("info", distillation.TEXT_ONLY, message, hint)
 
 
 def thresholds(facts: Facts) -> Iterator[Finding]:
@@ -179,4 +188,4 @@ def has_world_quality(facts: Facts) -> bool:
     return bool(part(facts.release or {}, "world_model_quality")) or any(facts.metrics.get(name) for name in _WORLD)
 
 
-RULES = (run_state, reporting, thresholds, rewards, truncation, release, bundles)
+RULES = (run_state, reporting, objective, thresholds, rewards, truncation, release, bundles)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from collections.abc import Mapping
 from typing import Any
@@ -14,57 +13,109 @@ from bashgym.core.files import atomic_write_json, read_object
 from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
 from bashgym.methods import registry
+from bashgym.methods.common import RETENTION
 
-_NEEDED = ("torch", "transformers", "trl", "peft", "datasets")
+_NEEDED = ("torch", "transformers", "trl", "peft", "datasets", "accelerate")
+UNSLOTH_LIMITS = {"transformers": (5, 17), "trl": (1, 15), "datasets": (4,)}
+"""Newest versions that Unsloth 2026.10 says it works with; constraints-unsloth.txt has a whole set."""
+KERNELS = {"flash-attn": "flash_attention_2", "kernels": "kernels-community/flash-attn2"}
+"""Package → the attention that keeps packed rows apart."""
+_OPTIM = "adamw_torch"
+"""The default of `optim`, which every transformers has."""
 
 
-def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any]) -> dict[str, Any]:
-    """{name, reason, load_in_4bit} for the manifest; typed refusals for what this machine lacks."""
-    packages = runtime["packages"]
-    method = registry.get(str(request["strategy"]))
+def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any], gpus: int) -> dict[str, Any]:
+    """{name, asked, reason, load_in_4bit, attention, processes} for the manifest; typed refusals for what is not here.
+
+    `runtime` are the facts of the training interpreter, `gpus` the CUDA devices of this machine.
+    """
+    packages: Mapping[str, str] = runtime["packages"]
     missing = [name for name in _NEEDED if name not in packages]
     if missing:
         raise fail(
             "missing_extra", f"the training interpreter lacks {', '.join(missing)}", hint="pip install 'bashgym[train]'"
         )
     _refuse_unbuilt(request)
-    _refuse_absent(request, packages)
-    asked = str(request.get(f"{'grpo' if method.name == 'rlvr' else method.name}_backend") or "auto")
-    if asked == "unsloth":
-        raise _unsloth(packages)
-    reason = "asked for" if asked == "plain" else "auto: TRL on plain Transformers is the only backend of this version"
-    return {"name": "plain", "asked": asked, "reason": reason, "load_in_4bit": _four_bit(request, packages)}
+    _refuse_absent(request, packages, gpus)
+    _check_processes(request, packages, gpus)
+    name, asked, reason = _choose(request, packages, gpus)
+    return {
+        "name": name,
+        "asked": asked,
+        "reason": reason,
+        "load_in_4bit": _four_bit(request, packages, gpus),
+        "attention": _packing_kernel(request, packages, gpus),
+        "processes": _processes(request, gpus),
+    }
 
 
-def _unsloth(packages: Mapping[str, str]) -> BashGymError:
-    if "unsloth" not in packages:
-        return fail(
+def _choose(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> tuple[str, str, str]:
+    """(backend, what was asked for, why)."""
+    field = f"{'grpo' if request['strategy'] == 'rlvr' else request['strategy']}_backend"
+    if field not in registry.fields_of(registry.get(str(request["strategy"]))):
+        return "plain", "auto", f"{request['strategy']} has one backend"
+    asked = str(request[field])
+    if asked == "plain":
+        return "plain", asked, "asked for"
+    if asked == "trl_vllm":
+        _need_vllm(field, packages, gpus)
+        return asked, asked, "asked for"
+    lack = _unsloth_lack(request, packages, gpus)
+    if asked == "auto":
+        return ("plain", asked, f"auto: {lack}") if lack else ("unsloth", asked, "auto: installed, with CUDA")
+    if lack:
+        raise fail(
             "missing_extra",
-            "sft_backend is unsloth, but the training interpreter has no unsloth",
-            hint="Point BASHGYM_TRAINING_PYTHON at an environment that has it, or use sft_backend plain.",
-            fields=["sft_backend"],
+            f"{field} is unsloth, but {lack}",
+            hint="Point BASHGYM_TRAINING_PYTHON at an environment on a CUDA machine that was made with "
+            f"`pip install -c constraints-unsloth.txt 'bashgym[train]' unsloth`, or use {field} plain.",
+            fields=[field],
         )
-    return fail(
-        "strategy_not_built",
-        "the unsloth backend is not in this version",
-        hint="Use sft_backend plain.",
-        fields=["sft_backend"],
-    )
+    return "unsloth", asked, "asked for"
+
+
+def _unsloth_lack(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> str:
+    """What stands between this run and Unsloth, in words; empty if nothing does."""
+    if "unsloth" not in packages:
+        return "the training interpreter has no unsloth"
+    if not gpus:
+        return "there is no CUDA device"
+    if int(request["num_processes"]) > 1:
+        return "unsloth trains in one process"
+    for name, limit in UNSLOTH_LIMITS.items():
+        if _version(packages[name])[: len(limit)] > limit:
+            return f"unsloth works with {name} up to {'.'.join(map(str, limit))}, and {packages[name]} is installed"
+    return ""
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdecimal())
+
+
+def _need_vllm(field: str, packages: Mapping[str, str], gpus: int) -> None:
+    lack = "the training interpreter has no vllm" if "vllm" not in packages else ""
+    if lack or not gpus:
+        raise fail(
+            "missing_extra" if lack else "target_unavailable",
+            f"{field} is trl_vllm, but {lack or 'there is no CUDA device'}",
+            hint=f"pip install 'bashgym[gpu]' on a CUDA machine, or use {field} plain.",
+            fields=[field],
+        )
 
 
 def _refuse_unbuilt(request: Mapping[str, Any]) -> None:
     """Fields that the registry describes and no code here carries out: set, they are refused, not ignored."""
-    for name, unset in (("auto_push_hf", False), ("auto_deploy_ollama", False), ("num_processes", 1)):
+    for name, unset in (("auto_push_hf", False), ("auto_deploy_ollama", False)):
         if request[name] != unset:
             raise fail(
-                "export_unavailable" if name != "num_processes" else "target_unavailable",
+                "export_unavailable",
                 f"{name}={request[name]} is not carried out by this version",
                 hint=f"Leave {name} at {json.dumps(unset)}.",
                 fields=[name],
             )
 
 
-def _refuse_absent(request: Mapping[str, Any], packages: Mapping[str, str]) -> None:
+def _refuse_absent(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> None:
     """Reporters and kernels that were asked for and are not installed where the training runs."""
     wanted = {name: "report_to" for name in request["report_to"] if name != "none"}
     if request.get("use_liger"):
@@ -77,12 +128,79 @@ def _refuse_absent(request: Mapping[str, Any], packages: Mapping[str, str]) -> N
                 hint=f"pip install {package}",
                 fields=[field],
             )
+    if request.get("use_liger") and not gpus:
+        raise fail(
+            "target_unavailable",
+            "use_liger needs a CUDA device, and there is none here",
+            hint="Set use_liger to false.",
+            fields=["use_liger"],
+        )
 
 
-def _four_bit(request: Mapping[str, Any], packages: Mapping[str, str]) -> bool:
+def _check_processes(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> None:
+    """Whether this machine can run `num_processes` the way `distributed` says."""
+    count, how = int(request["num_processes"]), str(request["distributed"])
+    if count == 1:
+        return
+    if gpus and count > gpus:
+        raise fail(
+            "target_unavailable",
+            f"num_processes is {count}, and this machine has {gpus} CUDA device{'s' if gpus > 1 else ''}, one a process",
+            hint=f"Set num_processes to at most {gpus}.",
+            fields=["num_processes"],
+        )
+    if how == "deepspeed" and "deepspeed" not in packages:
+        raise fail(
+            "missing_extra",
+            "distributed is deepspeed, which the training interpreter does not have",
+            hint="pip install deepspeed, or use distributed ddp.",
+            fields=["distributed"],
+        )
+    if how != "ddp" and not gpus:
+        raise fail(
+            "target_unavailable",
+            f"distributed is {how}, and accelerate shards weights on accelerators only: on a CPU every process would hold "
+            "them whole, as with ddp",
+            hint="Use distributed ddp on this machine.",
+            fields=["distributed"],
+        )
+    if how != "ddp" and request["use_lora"] and RETENTION[str(request["artifact_retention"])]["merged"]:
+        raise fail(
+            "export_unavailable",
+            f"artifact_retention {request['artifact_retention']} keeps merged weights, which cannot be made from shards",
+            hint="Use adapter_only or adapter_checkpoint and merge afterwards, or distributed ddp.",
+            fields=["artifact_retention"],
+        )
+
+
+def _processes(request: Mapping[str, Any], gpus: int) -> str:
+    """How the training processes work together, for the manifest."""
+    count = int(request["num_processes"])
+    if count == 1:
+        return "1"
+    return f"{count} with {request['distributed']} over {'nccl' if gpus else 'gloo'}"
+
+
+def _packing_kernel(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> str | None:
+    """The attention that packing needs; None without packing, and on a CPU, where preflight blocks packing."""
+    if not request.get("packing") or not gpus:
+        return None
+    found = next((attention for package, attention in KERNELS.items() if package in packages), None)
+    if found is None:
+        raise fail(
+            "missing_extra",
+            "packing needs a variable-length attention kernel, and the training interpreter has neither flash-attn nor "
+            "kernels: packed rows would see each other",
+            hint="pip install flash-attn, or set packing to false.",
+            fields=["packing"],
+        )
+    return found
+
+
+def _four_bit(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> bool:
     """`load_in_4bit`: null means wherever a CUDA device and bitsandbytes are; true elsewhere is refused."""
     wanted = request["load_in_4bit"]
-    can = shutil.which("nvidia-smi") is not None and "bitsandbytes" in packages
+    can = gpus > 0 and "bitsandbytes" in packages
     if wanted and not can:
         raise fail(
             "quantization_unavailable",
@@ -94,14 +212,26 @@ def _four_bit(request: Mapping[str, Any], packages: Mapping[str, str]) -> bool:
 
 
 def check_trainer_args(request: Mapping[str, Any], settings: Settings, runtime: Mapping[str, Any]) -> None:
-    """Every key of `trainer_args` is an argument of the installed TRL config and not one that a field of ours decides."""
-    given = dict(request["trainer_args"])
-    if not given:
+    """Every key of `trainer_args` is an argument of the installed TRL config and not one that a field of ours decides.
+
+    `optim` is one of the installed names. Asked only where a request leaves the defaults.
+    """
+    given, optim = dict(request["trainer_args"]), str(request["optim"])
+    if not given and optim == _OPTIM:
         return
     import difflib
 
-    known = trl_fields(str(request["strategy"]), settings, runtime)
-    owned = owned_args()
+    accepted = trl_accepts(str(request["strategy"]), settings, runtime)
+    known, optimizers = accepted["arguments"], accepted["optimizers"]
+    if optim not in optimizers:
+        near = difflib.get_close_matches(optim, optimizers, n=1)
+        raise fail(
+            "invalid_field",
+            f"optim {optim!r} is not an optimizer of the installed transformers",
+            hint=f"Did you mean {near[0]}?" if near else f"Use {_OPTIM}.",
+            fields=["optim"],
+        )
+    owned = owned_args(str(request["strategy"]))
     for name in given:
         if name in owned:
             ours = owned[name]
@@ -122,18 +252,19 @@ def check_trainer_args(request: Mapping[str, Any], settings: Settings, runtime: 
             )
 
 
-def owned_args() -> dict[str, str]:
+def owned_args(strategy: str) -> dict[str, str]:
     """TRL argument → the field of ours (or `the run`) that decides it."""
-    from bashgym.methods.trl_names import OWNED, SHARED
+    from bashgym.methods.trl_names import DECIDED, METHOD_OWNED, OWNED, SHARED
 
-    return {name: "the run" for name in OWNED} | {theirs: ours for ours, theirs in SHARED.items()}
+    shared = DECIDED | {theirs: ours for ours, theirs in SHARED.items()}
+    return {name: "the run" for name in OWNED} | shared | METHOD_OWNED.get(strategy, {})
 
 
-def trl_fields(strategy: str, settings: Settings, runtime: Mapping[str, Any]) -> list[str]:
-    """Argument names of the TRL config class, asked of the training interpreter once per set of package versions."""
-    path = settings.home / "cache" / f"trl-{strategy}-{digest_json(runtime['packages'])[:16]}.json"
+def trl_accepts(strategy: str, settings: Settings, runtime: Mapping[str, Any]) -> dict[str, list[str]]:
+    """`training.describe` of the training interpreter, asked once per set of package versions."""
+    path = settings.home / "cache" / f"accepted-{strategy}-{digest_json(runtime['packages'])[:16]}.json"
     try:
-        return list(read_object(path))
+        return {name: list(map(str, known)) for name, known in read_object(path).items() if isinstance(known, list)}
     except BashGymError:
         pass
     command = [settings.training_python, "-m", "bashgym.training.describe", strategy]
@@ -143,7 +274,7 @@ def trl_fields(strategy: str, settings: Settings, runtime: Mapping[str, Any]) ->
         raise fail(
             "missing_extra", f"TRL cannot be asked for its arguments: {last[:300]}", hint="pip install 'bashgym[train]'"
         )
-    fields = dict(json.loads(done.stdout))
+    accepted: dict[str, list[str]] = json.loads(done.stdout)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write_json(path, fields)
-    return list(fields)
+    atomic_write_json(path, accepted)
+    return accepted

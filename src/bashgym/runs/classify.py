@@ -10,6 +10,7 @@ from bashgym.evidence.binding import read_or_empty
 from bashgym.evidence.inspection import part
 from bashgym.evidence.runcard import validate
 from bashgym.methods import registry
+from bashgym.methods.distillation import objective
 from bashgym.runs.analysis_series import Metrics, read_metrics
 
 SCHEMA = "bashgym.run_classification.v1"
@@ -38,6 +39,7 @@ def classify(run_dir: Path) -> dict[str, Any]:
         "run_id": str(state.get("run_id") or request.get("run_id") or run_dir.name),
         "status": status,
         "method": _method(str(state.get("strategy") or request.get("strategy") or "")),
+        "objective": objective(request) or None,
         "training_profile": str(request.get("training_profile") or "default"),
         "terminal_rl": request.get("training_profile") == TERMINAL_PROFILE,
         "backend": str(part(manifest, "backend").get("name") or "") or None,

@@ -10,6 +10,7 @@ from bashgym.core.clock import utc_now
 from bashgym.core.errors import fail
 from bashgym.core.settings import Settings
 from bashgym.ledger.service import Ledger
+from bashgym.runs import queue
 from bashgym.runs.lifecycle import check_transition
 from bashgym.runs.reconcile import ensure_supervised, lock_held, spawn_supervisor
 from bashgym.store.checkpoints import last_valid
@@ -53,6 +54,8 @@ def stop(run: RunDir, settings: Settings, ledger: Ledger) -> dict[str, Any]:
     ensure_supervised(run, settings)
     state = run.state()
     check_transition(run.run_id, state.status, RunStatus.STOPPING)
+    if state.status == RunStatus.QUEUED and queue.cancel(run, settings, ledger):
+        return _answer(run.state(), "cancelled while it waited in the queue")
     if state.status == RunStatus.PAUSED:
         _cancel_paused(run, state, ledger)
         return _answer(run.state(), "cancelled")

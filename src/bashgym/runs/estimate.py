@@ -1,8 +1,6 @@
-"""What a run will need in memory, disk and time. Counted from shapes, calibrated by probe steps on this machine.
+"""What a run will need in memory (see `memory`), disk, time and money, and what this machine can train.
 
-Bytes: weights + gradients and Adam's two moments of what is trained (8 + 4 bytes in float32) + activations. Activations of
-a decoder layer in training: about 34·s·b·h bytes at 2 bytes a value plus attention scores 5·a·s²·b (Korthikanti et
-al. 2022, "Reducing Activation Recomputation", eq. 2); logits, their softmax and gradient: 3·s·b·V float32.
+The numbers are calibrated by probe steps on this machine: `system probe` for any run, `training plan --probe` for one.
 """
 
 from __future__ import annotations
@@ -15,49 +13,9 @@ from typing import Any
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
 from bashgym.core.settings import Settings
-
-GIB = 2**30
-PROCESS_BYTES = int(0.7 * GIB)
-"""What a trainer process holds before any model: the libraries themselves (measured on CPU, torch 2.13)."""
-
-
-def shape_of(config: Mapping[str, Any]) -> dict[str, int]:
-    """The numbers of a config.json that decide memory; generous where a key is absent."""
-    hidden = int(config.get("hidden_size") or config.get("n_embd") or 4096)
-    return {
-        "hidden": hidden,
-        "layers": int(config.get("num_hidden_layers") or config.get("n_layer") or 32),
-        "heads": int(config.get("num_attention_heads") or config.get("n_head") or 32),
-        "inner": int(config.get("intermediate_size") or 4 * hidden),
-        "vocab": int(config.get("vocab_size") or 128_000),
-    }
-
-
-def lora_parameters(shape: Mapping[str, int], rank: int) -> int:
-    """Trainable parameters of LoRA on all linear layers of a decoder: 4 attention and 3 MLP projections a layer."""
-    attention = 4 * rank * 2 * shape["hidden"]
-    mlp = 3 * rank * (shape["hidden"] + shape["inner"])
-    return shape["layers"] * (attention + mlp)
-
-
-def memory_bytes(
-    n_parameters: int, shape: Mapping[str, int], request: Mapping[str, Any], *, four_bit: bool, bytes_per_value: int
-) -> dict[str, int]:
-    """Bytes by part for one training process."""
-    trainable = lora_parameters(shape, int(request["lora_rank"])) if request["use_lora"] else n_parameters
-    rows, length = int(request["batch_size"]), int(request["max_seq_length"])
-    layer = 17 * bytes_per_value * length * rows * shape["hidden"] + 5 * shape["heads"] * length * length * rows
-    kept_layers = shape["layers"] if not request["gradient_checkpointing"] else max(1, round(shape["layers"] ** 0.5))
-    parts = {
-        "process": PROCESS_BYTES,
-        "weights": int(n_parameters * (0.55 if four_bit else bytes_per_value))
-        + (trainable * 4 if request["use_lora"] else 0),
-        "gradients": trainable * bytes_per_value,
-        "optimizer": trainable * 8,
-        "activations": kept_layers * layer,
-        "logits": 3 * length * rows * shape["vocab"] * 4,
-    }
-    return {**parts, "total": sum(parts.values())}
+from bashgym.models.catalog import ModelRef
+from bashgym.runs.memory import GIB, PROCESS_BYTES, lora_parameters, memory_bytes, samples, shape_of
+from bashgym.runs.teacher import teacher_bytes
 
 
 def disk_bytes(n_parameters: int, weight_bytes: int, shape: Mapping[str, int], request: Mapping[str, Any]) -> int:
@@ -94,19 +52,37 @@ def available_memory() -> tuple[int, str]:
 
 
 def estimate(
-    model: Mapping[str, Any], config: Mapping[str, Any], request: Mapping[str, Any], settings: Settings, *, tokens: int
+    model: Mapping[str, Any],
+    config: Mapping[str, Any],
+    request: Mapping[str, Any],
+    settings: Settings,
+    *,
+    tokens: int,
+    passes: float = 1.0,
+    teacher: ModelRef | None = None,
 ) -> dict[str, Any]:
-    """The estimate that plan, start and recommendations show. `tokens` is what one pass over the training rows costs."""
+    """The estimate that plan and start show; `teacher` is loaded beside the model.
+
+    `tokens` is what one pass over the training rows costs, `passes` how many there are. `seconds` and `cost` are None
+    where nothing was measured on this machine, or where sampling takes most of the time and only a probe of the very
+    request can tell.
+    """
     shape = shape_of(config)
+    n_parameters = int(model["n_parameters"])
     free, where = available_memory()
     value = 4 if where == "host" and request["dtype"] in ("auto", "float32") else 2
     measured = calibration(settings)
     parts = memory_bytes(
-        int(model["n_parameters"]), shape, request, four_bit=bool(request.get("load_in_4bit")), bytes_per_value=value
+        n_parameters,
+        shape,
+        request,
+        four_bit=bool(request.get("load_in_4bit")),
+        bytes_per_value=value,
+        teacher=teacher_bytes(teacher, request, value) if teacher else 0,
     )
     factor = float(measured.get("memory_factor", 1.0))
     need = int(PROCESS_BYTES + (parts["total"] - PROCESS_BYTES) * factor)
-    seconds = _seconds(int(model["n_parameters"]), tokens, measured)
+    seconds = None if samples(request) else _seconds(n_parameters, tokens * passes, measured)
     models_dir = nearest_existing(settings.models_dir)
     return {
         "memory_bytes": need,
@@ -114,18 +90,25 @@ def estimate(
         "memory_available_bytes": free,
         "memory_where": where,
         "fits": need <= free,
-        "disk_bytes": disk_bytes(int(model["n_parameters"]), int(model["weight_bytes"]), shape, request),
+        "disk_bytes": disk_bytes(n_parameters, int(model["weight_bytes"]), shape, request),
         "disk_free_bytes": shutil.disk_usage(models_dir).free,
         "tokens": tokens,
         "seconds": seconds,
+        "cost": cost_of(seconds, request),
         "calibrated": bool(measured),
         "trainable_parameters": lora_parameters(shape, int(request["lora_rank"]))
         if request["use_lora"]
-        else int(model["n_parameters"]),
+        else n_parameters,
     }
 
 
-def _seconds(n_parameters: int, tokens: int, measured: Mapping[str, Any]) -> float | None:
+def cost_of(seconds: float | None, request: Mapping[str, Any]) -> float | None:
+    """Money for so many seconds at the request's `cost_per_hour`; None if either is unknown."""
+    price = request.get("cost_per_hour")
+    return None if seconds is None or price is None else round(seconds / 3600 * float(price), 4)
+
+
+def _seconds(n_parameters: int, tokens: float, measured: Mapping[str, Any]) -> float | None:
     """Training time from 6 FLOPs a parameter and token (Kaplan et al. 2020) at the probed speed; None without a probe."""
     speed = measured.get("flops_per_second")
     return round(6 * n_parameters * tokens / float(speed), 1) if speed else None

@@ -11,20 +11,22 @@ from typing import Any
 import msgspec
 
 from bashgym import __version__
-from bashgym.core.canonical import digest_json
+from bashgym.core.canonical import digest_file, digest_json
 from bashgym.core.clock import utc_now
 from bashgym.core.errors import fail
 from bashgym.core.runtime import runtime_digest, runtime_facts, source_root
 from bashgym.core.settings import Settings
 from bashgym.data.preflight import DatasetQuery, PreflightReport, blocking, check
 from bashgym.data.types import Finding, Severity
+from bashgym.methods.distillation import objective
 from bashgym.methods.request import TrainingRequest, parse_request
 from bashgym.models.catalog import ModelRef, resolve
-from bashgym.runs import backend, targets
+from bashgym.runs import backend, targets, warm_start
 from bashgym.runs.estimate import estimate
 from bashgym.runs.hardware import gpus
+from bashgym.runs.teacher import resolve_teacher
 
-OWN_FINDINGS = frozenset({"memory_short", "disk_short", "gguf_not_exported"})
+OWN_FINDINGS = frozenset({"memory_short", "disk_short", "gguf_not_exported", warm_start.CODE})
 """Codes of the findings that are made here, beside those of data preflight."""
 
 
@@ -35,6 +37,7 @@ class Prepared:
     request: TrainingRequest
     target: str
     model: ModelRef
+    teacher: ModelRef | None
     report: PreflightReport
     runtime: dict[str, Any]
     backend: dict[str, Any]
@@ -49,15 +52,17 @@ class Prepared:
 
     def manifest(self, run_id: str) -> dict[str, Any]:
         """manifest.json: the measured identity of the run."""
-        report = self.report
+        report, eval_path = self.report, self.request["eval_dataset_path"]
         return {
             "schema_version": "bashgym.run_manifest.v1",
             "run_id": run_id,
             "created_at": utc_now(),
             "strategy": self.request.strategy,
+            "objective": objective(self.request.values),
             "request_digest": digest_json(self.request.as_dict()),
             "recipe_digest": self.recipe_digest(),
             "model": self.model.facts(),
+            "teacher": self.teacher.facts() if self.teacher else None,
             "dataset": {
                 "path": report.path,
                 "digest": report.sha256,
@@ -65,7 +70,8 @@ class Prepared:
                 "train_rows": report.train_rows,
                 "eval_rows": report.eval_rows,
                 "format": report.format,
-                "eval_path": self.request["eval_dataset_path"],
+                "eval_path": eval_path,
+                "eval_digest": digest_file(Path(eval_path)) if eval_path else None,
                 "tokens": msgspec.to_builtins(report.tokens),
             },
             "environment": {**self.runtime, "digest": runtime_digest(self.runtime)},
@@ -94,9 +100,10 @@ def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str]
     request = parse_request(whole_body(body, settings))
     target = targets.normalise_target(request.values)
     runtime = runtime_facts(settings.training_python)
-    chosen = backend.resolve_backend(request.values, runtime)
+    chosen = backend.resolve_backend(request.values, runtime, len(gpus()))
     backend.check_trainer_args(request.values, settings, runtime)
     model = resolve(str(request["base_model"]), settings)
+    teacher = resolve_teacher(request.values, model, settings)
     report = check(dataset_query(request, model.path))
     need = estimate(
         {**model.facts(), "weight_bytes": model.weight_bytes},
@@ -104,10 +111,13 @@ def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str]
         request.values,
         settings,
         tokens=report.tokens.total if report.tokens else 0,
+        passes=report.total_steps / max(1, report.steps_per_epoch),
+        teacher=teacher,
     )
-    report = msgspec.structs.replace(report, findings=[*report.findings, *machine_findings(need, request)])
+    own = [*machine_findings(need, request), *warm_start.findings(request.values, model, settings)]
+    report = msgspec.structs.replace(report, findings=[*report.findings, *own])
     blocked = blocking(report, set(force), OWN_FINDINGS)
-    return Prepared(request, target, model, report, runtime, chosen, need, blocked, sorted(set(force)))
+    return Prepared(request, target, model, teacher, report, runtime, chosen, need, blocked, sorted(set(force)))
 
 
 def dataset_query(request: TrainingRequest, model_dir: Path | None) -> DatasetQuery:

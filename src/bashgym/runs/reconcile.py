@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from bashgym.core.errors import BashGymError
+from bashgym.core.files import atomic_write_json
 from bashgym.core.process import ProcessIdentity, is_alive
 from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
@@ -19,13 +20,34 @@ from bashgym.store.run_dir import TERMINAL, RunDir, RunStatus
 LOCK = "supervisor.lock"
 
 
+def queue_dir(settings: Settings, kind: str = "") -> Path:
+    """The folder of `runs.queue`, or its `waiting` or `launched` part."""
+    return settings.home / "queue" / kind
+
+
+def waits(run: RunDir, settings: Settings) -> bool:
+    """True if only the queue may launch this run."""
+    return (queue_dir(settings, "waiting") / f"{run.run_id}.json").is_file()
+
+
+def mark_launched(run: RunDir, settings: Settings, *, stop_on_error: bool = False) -> None:
+    """Notes that the run takes a slot from now until it has ended or is paused; a note that is there stays."""
+    path = queue_dir(settings, "launched") / f"{run.run_id}.json"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        entry = {"run_id": run.run_id, "run_dir": str(run.path), "stop_on_error": stop_on_error}
+        atomic_write_json(path, entry)
+
+
 def spawn_supervisor(run: RunDir, settings: Settings) -> int:
     """Starts a detached supervisor for `run` and returns its pid. It outlives this process and its terminal."""
+    mark_launched(run, settings)
     env = child_env(
         BASHGYM_DIR=str(settings.home),
         BASHGYM_MODELS_DIR=str(run.path.parent),
         BASHGYM_DATABASE_URL=settings.database_url,
         BASHGYM_TRAINING_PYTHON=settings.training_python,
+        BASHGYM_QUEUE_SLOTS=str(settings.queue_slots),
     )
     with run.file("supervisor.log").open("ab") as log:
         child = subprocess.Popen(
@@ -50,6 +72,8 @@ def ensure_supervised(run: RunDir, settings: Settings) -> bool:
     except BashGymError:
         return False
     if state.status in TERMINAL | {RunStatus.PAUSED, RunStatus.UNKNOWN} or lock_held(run):
+        return False
+    if state.status == RunStatus.QUEUED and waits(run, settings):
         return False
     if state.supervisor:
         who = ProcessIdentity.from_dict(state.supervisor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from bashgym.core.canonical import digest_json
-from bashgym.core.clock import utc_now
 from bashgym.core.errors import BashGymError, fail
-from bashgym.core.files import writable_dir
-from bashgym.core.ids import check_identifier, new_run_id
+from bashgym.core.ids import check_identifier
 from bashgym.core.settings import Settings
-from bashgym.runs.reconcile import ensure_supervised, spawn_supervisor
-from bashgym.store.run_dir import TERMINAL, RunDir, RunState, RunStatus, create_run_dir
+from bashgym.runs import queue
+from bashgym.runs.reconcile import ensure_supervised, spawn_supervisor, waits
+from bashgym.store.run_dir import TERMINAL, RunDir, RunStatus
 
 if TYPE_CHECKING:
     from bashgym.ledger.service import Ledger
@@ -44,8 +42,14 @@ class RunService:
         force: Sequence[str] = (),
         dry_run: bool = False,
         origin: Mapping[str, Any] | None = None,
+        queued: bool = False,
+        stop_on_error: bool = False,
+        event: tuple[str, Mapping[str, Any]] | None = None,
     ) -> dict[str, Any]:
-        """Checks, records, registers, launches; returns at once with the run's id. With `dry_run` only checks."""
+        """Checks, records, registers, launches; returns at once with the run's id. With `dry_run` only checks.
+
+        `queued` leaves the launch to the queue; with `stop_on_error` this run's failure holds it. `event` is recorded.
+        """
         from bashgym.runs.prepare import refuse_blocked
         from bashgym.runs.records import tracking_of
 
@@ -61,68 +65,26 @@ class RunService:
         try:
             prepared = self.check(body, force)
             refuse_blocked(prepared)
-            run, ids = self._begin(prepared)
+            run, ids = self._begin(prepared, queued=queued, stop_on_error=stop_on_error, event=event)
         except BaseException:
             if key:
                 self.ledger.release_idempotency(str(key))
             raise
         if key:
             self.ledger.store_idempotency(str(key), digest, {"run_id": run.run_id})
-        spawn_supervisor(run, self.settings)
+        self._launch(run, queued)
         return self._response(run) | {"tracking_ids": ids, "warnings": self._warnings(prepared)}
 
-    def _begin(self, prepared: Prepared, checkpoint: Path | None = None) -> tuple[RunDir, dict[str, Any]]:
-        """A whole, registered, queued run directory, or none."""
-        from bashgym.runs.records import tracking_of
+    def _begin(self, prepared: Prepared, **how: Any) -> tuple[RunDir, dict[str, Any]]:
+        from bashgym.runs.create import begin
 
-        tracking = tracking_of(prepared)
-        run = self._create(prepared)
-        try:
-            if checkpoint is not None:
-                shutil.copytree(checkpoint, run.file(checkpoint.name))
-            return run, self._record(run, prepared, tracking)
-        except BaseException:
-            shutil.rmtree(run.path, ignore_errors=True)
-            raise
+        return begin(prepared, self.settings, self.ledger, **how)
 
-    def _create(self, prepared: Prepared) -> RunDir:
-        models_dir = writable_dir(self.settings.models_dir)
-        chosen = prepared.request["run_id"]
-        return create_run_dir(models_dir, check_identifier(chosen, "run_id") if chosen else new_run_id())
-
-    def _record(self, run: RunDir, prepared: Prepared, tracking: Any) -> dict[str, Any]:
-        """Everything durable, in an order such that a crash leaves either no run or a whole one."""
-        from bashgym.runs.records import settings_plan, source_manifest
-
-        request = {**prepared.request.as_dict(), "run_id": run.run_id}
-        manifest = prepared.manifest(run.run_id)
-        run.write_json("manifest.json", manifest)
-        run.write_json("preflight.json", msgspec.to_builtins(prepared.report))
-        run.write_json("estimate.json", prepared.estimate)
-        run.write_json("training_plan.json", settings_plan(prepared))
-        run.write_json("source_manifest.json", source_manifest(run.run_id, prepared))
-        run.write_json("request.json", request)
-        ids = self.ledger.register_run(
-            request=request,
-            strategy=prepared.request.strategy,
-            run_id=run.run_id,
-            run_dir=str(run.path),
-            tracking=tracking,
-            model=manifest["model"],
-            dataset=manifest["dataset"],
-            environment=manifest["environment"],
-            recipe_digest=manifest["recipe_digest"],
-            correlation_id=prepared.request["correlation_id"] or f"training:{run.run_id}",
-            origin=prepared.request["origin"] or {},
-        )
-        run.write_json("tracking.json", ids)
-        run.append_event("training-queued", request_digest=manifest["request_digest"], forced=prepared.forced)
-        run.write_state(
-            RunState(
-                run_id=run.run_id, strategy=prepared.request.strategy, status=RunStatus.QUEUED, queued_at=utc_now()
-            )
-        )
-        return ids
+    def _launch(self, run: RunDir, queued: bool) -> None:
+        if queued:
+            queue.advance(self.settings)
+        else:
+            spawn_supervisor(run, self.settings)
 
     def _dry_run(self, prepared: Prepared) -> dict[str, Any]:
         return {
@@ -160,6 +122,7 @@ class RunService:
         """One run's TrainingResponse."""
         run = self.locate(run_id)
         ensure_supervised(run, self.settings)
+        queue.advance(self.settings)
         return self._response(run)
 
     def list_runs(self, status: str | None = None, limit: int = 50) -> list[dict[str, Any]]:
@@ -171,6 +134,7 @@ class RunService:
                 continue
             ensure_supervised(run, self.settings)
             found.append(self._response(run))
+        queue.advance(self.settings)
         return found
 
     def runs(self) -> dict[str, Any]:
@@ -217,6 +181,53 @@ class RunService:
 
         return classify(self.locate(run_id).path)
 
+    def samples(self, run_id: str, **filters: Any) -> dict[str, Any]:
+        """The samples that pass the filters of `runs.samples.search`."""
+        from bashgym.runs.samples import search
+
+        return search(self.locate(run_id), **filters)
+
+    def diff(self, run_a: str, run_b: str) -> dict[str, Any]:
+        """What differs between two runs, and how they ended side by side."""
+        from bashgym.runs.diff import diff
+
+        return diff(self.locate(run_a), self.locate(run_b))
+
+    def reproduce(self, run_id: str, **how: Any) -> dict[str, Any]:
+        """Starts the same request again; see `runs.reproduce`."""
+        from bashgym.runs.reproduce import reproduce
+
+        return reproduce(self, run_id, **how)
+
+    def compare_reproduction(self, run_id: str, new_id: str) -> dict[str, Any]:
+        """Whether two finished runs have the same final weights, and how they went apart."""
+        from bashgym.runs.reproduce import compare
+
+        return compare(self, run_id, new_id)
+
+    # -- the queue -----------------------------------------------------------------------------------------------
+
+    def queue_list(self) -> dict[str, Any]:
+        """Who trains and who waits, in order."""
+        queue.advance(self.settings)
+        return queue.listing(self.settings)
+
+    def queue_run(self) -> dict[str, Any]:
+        """Launches what is due, and goes on after a failure that held the queue."""
+        return {"launched": queue.advance(self.settings, go_on=True), **queue.listing(self.settings)}
+
+    def queue_move(self, run_id: str, to: int) -> dict[str, Any]:
+        """Another place in the order; position 1 is launched next."""
+        queue.move(self.locate(run_id).run_id, to, self.settings)
+        return queue.listing(self.settings)
+
+    def queue_remove(self, run_id: str) -> dict[str, Any]:
+        """Cancels a run that waits; one that was cancelled already stays so. `not_queued` for any other."""
+        run = self.locate(run_id)
+        if not queue.cancel(run, self.settings, self.ledger) and run.state().status != RunStatus.CANCELLED:
+            raise queue.not_queued(run_id)
+        return self._response(run)
+
     # -- control -------------------------------------------------------------------------------------------------
 
     def pause(self, run_id: str) -> dict[str, Any]:
@@ -254,7 +265,7 @@ class RunService:
                 # Registered, then its starter died before the run directory was whole.
                 error = {"code": "supervisor_lost", "message": "the run was registered but never launched"}
                 self.ledger.set_status(str(row["run_id"]), "failed", error=error, catch_up=True)
-        return adopted
+        return adopted + queue.advance(self.settings)
 
     def _continue(self, failed: RunDir) -> dict[str, Any]:
         """A new run with the same request that begins at the failed one's last valid checkpoint."""
@@ -266,8 +277,8 @@ class RunService:
         prepared = self.check(body, failed.manifest().get("forced", []))
         refuse_blocked(prepared)
         control.same_data(failed, prepared.report.sha256, prepared.model.digest)
-        run, ids = self._begin(prepared, checkpoint)
-        run.append_event("continues", run_id=failed.run_id, checkpoint=checkpoint.name)
+        event = ("continues", {"run_id": failed.run_id, "checkpoint": checkpoint.name})
+        run, ids = self._begin(prepared, continues=(failed, checkpoint), event=event)
         spawn_supervisor(run, self.settings)
         return self._response(run) | {"success": True, "tracking_ids": ids, "continues": failed.run_id}
 
@@ -278,6 +289,7 @@ class RunService:
         return {
             "run_id": run.run_id,
             "status": str(state.status),
+            "waiting": state.status == RunStatus.QUEUED and waits(run, self.settings),
             "strategy": state.strategy,
             "message": state.message,
             "error": state.error,

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,21 @@ from bashgym.core.files import read_object
 from bashgym.core.process import ProcessIdentity, end_group, identity, is_alive
 from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
-from bashgym.runs import verdicts
+from bashgym.runs import queue, verdicts
 from bashgym.runs.index import RunIndex
 from bashgym.runs.lifecycle import check_transition
 from bashgym.runs.progress import progress_of
 from bashgym.runs.reconcile import take_lock
+from bashgym.store import budget
 from bashgym.store.jsonl import JsonlTail
 from bashgym.store.run_dir import TERMINAL, RunDir, RunState, RunStatus
+from bashgym.training import trackers
 
 POLL_S = 0.1
 HEARTBEAT_S = 2.0
 STATE_INTERVAL_S = 0.5
 GRACE_S = 8.0
+LIMIT_INTERVAL_S = 1.0
 NICENESS = 5
 """The trainer is worth more than its watcher where both want the same core."""
 
@@ -49,6 +53,9 @@ class Supervisor:
         self._written = 0.0
         self._phase_changed = 0
         self._steps: list[tuple[float, int]] = []
+        self._limit = budget.limit(run.request())
+        self._limit_seen, self._reason = 0.0, ""
+        self._last_heartbeat = self.state.heartbeat
 
     def supervise(self) -> None:
         """Runs until the trainer has ended and its end is recorded."""
@@ -57,14 +64,15 @@ class Supervisor:
             return
         if not adopted:
             if self.state.status != RunStatus.QUEUED:
-                self._finish(None)  # our predecessor and its trainer are both gone: its files say how it ended
+                # Our predecessor and its trainer are both gone: its files say how and when it ended.
+                self._finish(None, verdicts.ended_at(self.run, self._last_heartbeat))
                 return
             if self.run.control() == "stop":
                 self._close(RunStatus.CANCELLED, "stopped before the trainer began", None, None)
                 return
             self._launch()
         code = self._watch()
-        self._finish(code)
+        self._finish(code, epoch_s())
 
     def _adopt(self) -> bool:
         """True if the trainer of this run lives: exactly that process, not one that got its pid."""
@@ -93,8 +101,13 @@ class Supervisor:
             self.run.file(name).unlink(missing_ok=True)
         command = [self.settings.training_python, "-u", "-m", "bashgym.training", str(self.run.path)]
         env = child_env(
-            TOKENIZERS_PARALLELISM="false", HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="warning", PYTHONFAULTHANDLER="1"
+            TOKENIZERS_PARALLELISM="false",
+            HF_HUB_OFFLINE="1",
+            TRANSFORMERS_VERBOSITY="warning",
+            PYTHONFAULTHANDLER="1",
+            **trackers.environment(self.run.path, self.run.request()["report_to"]),
         )
+        budget.begin(self.run)
         with self.run.log_path.open("ab") as log:
             self.child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env
@@ -113,6 +126,7 @@ class Supervisor:
             self._read_metrics()
             self._read_phase()
             self._obey()
+            self._enforce_limit()
             self._write()
             if ended:
                 self._read_metrics()
@@ -155,20 +169,36 @@ class Supervisor:
 
     def _obey(self) -> None:
         order = self.run.control()
-        if order == "stop" and self.state.status != RunStatus.STOPPING:
-            self._become(RunStatus.STOPPING, "ending the process group")
-            end_group(ProcessIdentity.from_dict(self.state.trainer or {}), GRACE_S)
+        if order == "stop":
+            self._end_trainer("ending the process group")
         elif order == "pause" and self.state.status == RunStatus.RUNNING:
             self._become(RunStatus.PAUSING, "waiting for the next optimizer step")
         elif not order and self.state.status == RunStatus.PAUSING:
             self._become(RunStatus.RUNNING, "training")
 
-    def _finish(self, code: int | None) -> None:
+    def _end_trainer(self, message: str) -> None:
+        if self.state.status != RunStatus.STOPPING:
+            self._become(RunStatus.STOPPING, message)
+            end_group(ProcessIdentity.from_dict(self.state.trainer or {}), GRACE_S)
+
+    def _enforce_limit(self) -> None:
+        """The backstop of max_minutes and max_cost, for a trainer that hangs or is still preparing its data."""
+        if self._limit is None or time.monotonic() - self._limit_seen < LIMIT_INTERVAL_S:
+            return
+        self._limit_seen = time.monotonic()
+        if budget.used_s(self.run) > self._limit.seconds + self._limit.grace_s(str(self.phase.get("phase", ""))):
+            self._reason = f"stopped by {self._limit.field}: the trainer did not end by itself within the grace period"
+            self.run.append_event("budget-enforced", limit=self._limit.field, phase=self.phase.get("phase"))
+            self._end_trainer(self._reason)
+
+    def _finish(self, code: int | None, ended: float) -> None:
+        budget.end(self.run, ended)
         verdict = verdicts.judge(self.run, self.state, code)
         # Loader workers and ranks of a killed trainer share its group.
         if self.state.trainer:
             end_group(ProcessIdentity.from_dict(self.state.trainer), 0.0)
-        self._close(verdict.status, verdict.message, verdict.error, verdict.exit)
+        message = self._reason if verdict.status == RunStatus.CANCELLED and self._reason else verdict.message
+        self._close(verdict.status, message, verdict.error, verdict.exit)
 
     def _close(
         self, status: RunStatus, message: str, error: dict[str, Any] | None, exit_: dict[str, Any] | None
@@ -204,14 +234,17 @@ class Supervisor:
 
 def main(run_path: Path) -> int:
     """Supervises unless another one does."""
-    run = RunDir(run_path)
+    run, settings = RunDir(run_path), Settings.from_env()
     lock = take_lock(run)
     if lock is None:
         return 0
     try:
-        Supervisor(run, Settings.from_env()).supervise()
+        # In a thread of its own, so that its niceness stays with it and is not passed on along the queue.
+        with ThreadPoolExecutor(1) as watcher:
+            watcher.submit(lambda: Supervisor(run, settings).supervise()).result()
     finally:
         os.close(lock)
+    queue.advance(settings)
     return 0
 
 

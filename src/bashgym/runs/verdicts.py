@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bashgym.core.clock import epoch_s
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
 from bashgym.store.checkpoints import last_valid, list_checkpoints
@@ -28,16 +30,40 @@ def judge(run: RunDir, state: RunState, code: int | None) -> Verdict:
     """`code` as waitpid gave it (negative: signal); None when the trainer was not our child, then its own record decides."""
     stopping = state.status == RunStatus.STOPPING or run.control() == "stop"
     own = _record(run, "trainer_exit.json").get("code")
-    if code is None and isinstance(own, int):
+    if isinstance(own, int) and (code is None or own < 0):  # below 0: the signal that ended one of several processes
         code = own
     exit_ = {"code": code if code is not None and code >= 0 else None, "signal": _signal_name(code)}
     if code == 0:
-        return Verdict(RunStatus.COMPLETED, "finished", exit=exit_)
+        return Verdict(RunStatus.COMPLETED, _finished(run), exit=exit_)
     if stopping:
         return Verdict(RunStatus.CANCELLED, "stopped", exit=exit_)
     if code == EXIT_PAUSED:
-        return Verdict(RunStatus.PAUSED, "paused at a checkpoint", exit=exit_)
+        return Verdict(RunStatus.PAUSED, _paused(run), exit=exit_)
     return Verdict(RunStatus.FAILED, "failed", _error(run, code), exit_)
+
+
+def _finished(run: RunDir) -> str:
+    """`finished`, or which limit ended the run early and where."""
+    reached = [event for event in run.events() if event["type"] == "budget-reached"]
+    if not reached:
+        return "finished"
+    return f"stopped by {reached[-1]['limit']} at step {reached[-1]['step']} of {reached[-1]['total_steps']}"
+
+
+def _paused(run: RunDir) -> str:
+    """`paused at a checkpoint`, and why if the rewards of this attempt were the reason."""
+    for event in reversed(run.events()):
+        if event["type"] == "reward-alarm" and event["action"] == "pause":
+            return f"paused at a checkpoint by reward_health: {event['message']}"
+        if event["type"] == "training-started":
+            break
+    return "paused at a checkpoint"
+
+
+def ended_at(run: RunDir, heartbeat: str) -> float:
+    """When the trainer of a supervisor that died ended, seconds since 1970: its own record, at least the last heartbeat."""
+    known = [text for text in (heartbeat, _record(run, "trainer_exit.json").get("ts")) if text]
+    return max((datetime.fromisoformat(str(text)).timestamp() for text in known), default=epoch_s())
 
 
 def _error(run: RunDir, code: int | None) -> dict[str, Any]:
@@ -56,18 +82,23 @@ def _error(run: RunDir, code: int | None) -> dict[str, Any]:
             "message": "the trainer ended without leaving its exit status (killed, or the host restarted)",
             "hint": hint,
         }
-    name = _signal_name(code)
+    name, who = _signal_name(code), _who(run)
     if name == "SIGKILL":
         oom = _out_of_memory_kill()
-        message = "the trainer was killed by SIGKILL" + (" (the kernel reports an out-of-memory kill)" if oom else "")
+        message = f"{who} was killed by SIGKILL" + (" (the kernel reports an out-of-memory kill)" if oom else "")
         return {"code": "memory_short" if oom else "training_failed", "message": message, "hint": hint}
     if name:
-        return {"code": "training_failed", "message": f"the trainer was killed by {name}", "hint": hint}
+        return {"code": "training_failed", "message": f"{who} was killed by {name}", "hint": hint}
     return {
         "code": "training_failed",
         "message": f"the trainer exited with status {code}; training.log has its last words",
         "hint": hint,
     }
+
+
+def _who(run: RunDir) -> str:
+    rank = _record(run, "trainer_exit.json").get("rank")
+    return "the trainer" if rank is None else f"training process {rank} (counted from 0)"
 
 
 def _signal_name(code: int | None) -> str | None:
@@ -127,6 +158,7 @@ def write_profile(run: RunDir, state: RunState) -> str | None:
         "base_model": manifest["model"]["name"],
         "base_model_digest": manifest["model"]["digest"],
         "training_strategy": state.strategy,
+        "objective": manifest.get("objective"),
         "teacher_model": request.get("teacher_model"),
         "training_traces": [],
         "training_repos": [],

@@ -10,15 +10,19 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from bashgym.core.files import atomic_write_json
+from bashgym.store import budget
 from bashgym.store.checkpoints import prune, seal
 from bashgym.store.metrics import MetricWriter
 from bashgym.store.run_dir import RunDir
+from bashgym.training import ranks
+
+_PAUSE, _LIMIT = 1, 2
+"""Orders, as numbers that travel between processes."""
 
 
 def write_phase(run: RunDir, phase: str, **facts: object) -> None:
     """Tells the supervisor where the trainer is: loading, training, saving, paused, done."""
-    atomic_write_json(run.file("trainer.json"), {"phase": phase, **facts})
+    run.write_json("trainer.json", {"phase": phase, **facts})
 
 
 def peak_memory_gb() -> float:
@@ -32,8 +36,8 @@ def peak_memory_gb() -> float:
 class MetricCallback(TrainerCallback):
     """Hands every scalar that the trainer logs to the metric writer, with throughput and memory beside it."""
 
-    def __init__(self, writer: MetricWriter) -> None:
-        self._writer = writer
+    def __init__(self, writer: MetricWriter, control: ControlCallback) -> None:
+        self._writer, self._control = writer, control
         self._tokens = self._time = 0.0
 
     def on_train_begin(
@@ -58,18 +62,21 @@ class MetricCallback(TrainerCallback):
             if self._tokens and now > self._time and tokens > self._tokens:
                 values["tokens_per_second"] = (tokens - self._tokens) / (now - self._time)
             self._tokens, self._time = float(tokens), now
-        values["peak_memory_gb"] = peak_memory_gb()
+        values["peak_memory_gb"] = max(self._control.peak_gb, peak_memory_gb())
         self._writer.log(state.global_step, values)
 
 
 class ControlCallback(TrainerCallback):
-    """Obeys control.json at optimizer-step boundaries and the wall-clock budget."""
+    """Obeys control.json at optimizer-step boundaries and the limits on time and money."""
 
-    def __init__(self, run: RunDir, max_minutes: object) -> None:
+    def __init__(self, run: RunDir, request: dict[str, Any]) -> None:
         self._run = run
         self._path = run.file("control.json")
-        self._budget_s = 60 * float(max_minutes) if isinstance(max_minutes, int | float) else None
-        self._begin = time.monotonic()
+        self._limit = budget.limit(request)
+        self._used_s, self._counted = budget.used_s(run), time.monotonic()
+        self._step_s = 0.0
+        self.peak_gb = 0.0
+        """Peak memory of the process that needs most, at the last step."""
         self.paused = False
         self.finished = False
         """True when the last step came before the order was seen."""
@@ -85,19 +92,41 @@ class ControlCallback(TrainerCallback):
             start_step=state.global_step,
             epochs=args.num_train_epochs,
         )
+        self._used_s, self._counted = budget.used_s(self._run), time.monotonic()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> TrainerControl:
-        """Pause: save here and stop. Budget: stop here."""
-        if self._path.exists() and self._run.control() == "pause" and state.global_step < state.max_steps:
-            self.paused = True
+        """Pause or a limit: save here and stop, all processes at the same step, as the first one finds."""
+        found = self._order(state) if ranks.is_first() else 0
+        order, self.peak_gb = ranks.largest(found, peak_memory_gb())
+        self.paused = order == _PAUSE
+        if order:
             control.should_save = control.should_training_stop = True
-        elif self._budget_s is not None and time.monotonic() - self._begin > self._budget_s:
-            self._run.append_event("budget-reached", seconds=self._budget_s, step=state.global_step)
-            print(f"[bashgym] max_minutes reached at step {state.global_step}", flush=True)
-            control.should_training_stop = True
         return control
+
+    def _order(self, state: TrainerState) -> int:
+        spent = self._spent()
+        if state.global_step >= state.max_steps:
+            return 0
+        if self._path.exists() and self._run.control() == "pause":
+            return _PAUSE
+        if spent:
+            self._stop_for_limit(state)
+        return _LIMIT if spent else 0
+
+    def _spent(self) -> bool:
+        """True if another step as long as the last one would pass the limit."""
+        now = time.monotonic()
+        self._step_s, self._counted = now - self._counted, now
+        self._used_s += self._step_s
+        return self._limit is not None and self._used_s + self._step_s > self._limit.seconds
+
+    def _stop_for_limit(self, state: TrainerState) -> None:
+        name = self._limit.field if self._limit else ""
+        facts = {"limit": name, "step": state.global_step, "total_steps": state.max_steps}
+        self._run.append_event("budget-reached", **facts, used_s=round(self._used_s, 1))
+        print(f"[bashgym] stopped by {name} at step {state.global_step} of {state.max_steps}", flush=True)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -113,7 +142,8 @@ class CheckpointCallback(TrainerCallback):
         self._run, self._keep = run, keep
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Called after the Trainer has written `checkpoint-<step>`."""
-        checkpoint = self._run.file(f"checkpoint-{state.global_step}")
-        seal(checkpoint)
-        prune(self._run.path, self._keep)
+        """Called after the Trainer has written its part of `checkpoint-<step>`."""
+        ranks.wait()  # each process writes its own random state
+        if ranks.is_first():
+            seal(self._run.file(f"checkpoint-{state.global_step}"))
+            prune(self._run.path, self._keep)

@@ -1,4 +1,4 @@
-"""`python -m bashgym.training.describe STRATEGY`: the arguments of the installed TRL config class, as JSON on stdout."""
+"""`python -m bashgym.training.describe STRATEGY`: what the installed TRL and Transformers accept, as JSON on stdout."""
 
 from __future__ import annotations
 
@@ -6,15 +6,20 @@ import dataclasses
 import json
 import sys
 
+from bashgym.methods.trl_names import CONFIG_CLASS
 
-def config_fields(strategy: str) -> dict[str, str]:
-    """Argument name → type as written in the class."""
+
+def accepted(strategy: str) -> dict[str, list[str]]:
+    """{arguments: of the strategy's TRL config class, optimizers: names that `optim` may have}."""
     import trl
+    from transformers.training_args import OptimizerNames
 
-    names = {"sft": "SFTConfig", "dpo": "DPOConfig", "grpo": "GRPOConfig", "rlvr": "GRPOConfig"}
-    cls = getattr(trl, names.get(strategy, "SFTConfig"))
-    return {field.name: str(field.type) for field in dataclasses.fields(cls) if field.init}
+    fields = dataclasses.fields(getattr(trl, CONFIG_CLASS[strategy]))
+    return {
+        "arguments": [field.name for field in fields if field.init],
+        "optimizers": [name.value for name in OptimizerNames],
+    }
 
 
 if __name__ == "__main__":
-    json.dump(config_fields(sys.argv[1]), sys.stdout)
+    json.dump(accepted(sys.argv[1]), sys.stdout)

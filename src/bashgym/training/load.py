@@ -42,7 +42,7 @@ def load_config(folder: Path) -> Any:
         ) from error
 
 
-def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None) -> Any:
+def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None, attention: str | None = None) -> Any:
     """The causal language model in `folder`, on the best device of this process."""
     model = AutoModelForCausalLM.from_pretrained(
         folder,
@@ -52,6 +52,7 @@ def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None) ->
         trust_remote_code=False,
         local_files_only=True,
         quantization_config=quantization,
+        attn_implementation=attention,
     )
     if quantization is None and torch.cuda.is_available():
         model = model.to("cuda")
@@ -89,16 +90,29 @@ def student(request: dict[str, Any], manifest: dict[str, Any]) -> tuple[Any, Any
     and every weight is trained.
     """
     dtype, facts = choose_dtype(str(request["dtype"])), manifest["model"]
-    quantization = None
-    if manifest["backend"].get("load_in_4bit"):
-        from transformers import BitsAndBytesConfig
+    adapter, unsloth = facts.get("adapter_path"), manifest["backend"]["name"] == "unsloth"
+    if unsloth:
+        from bashgym.training import unsloth_backend
 
-        quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
-    model = load_model(Path(facts["path"]), dtype=dtype, quantization=quantization)
-    adapter = facts.get("adapter_path")
+        model = unsloth_backend.load_base(request, manifest, dtype)
+    else:
+        model = _plain_base(manifest, dtype)
     if not adapter:
+        if unsloth and request["use_lora"]:
+            return unsloth_backend.add_adapter(model, request), None
         return model, lora_config(request)
     from peft import PeftModel
 
     model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(request["use_lora"]))
-    return (model if request["use_lora"] else model.merge_and_unload()), None
+    # PEFT froze the base's weights, and merging leaves them so.
+    return (model if request["use_lora"] else model.merge_and_unload().requires_grad_(True)), None
+
+
+def _plain_base(manifest: dict[str, Any], dtype: torch.dtype) -> Any:
+    quantization, backend = None, manifest["backend"]
+    if backend.get("load_in_4bit"):
+        from transformers import BitsAndBytesConfig
+
+        quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+    folder = Path(manifest["model"]["path"])
+    return load_model(folder, dtype=dtype, quantization=quantization, attention=backend.get("attention"))

@@ -20,14 +20,14 @@ from transformers import Trainer, TrainerCallback, set_seed
 from transformers.utils import logging as transformers_logging
 
 from bashgym.core.errors import BashGymError, fail
-from bashgym.core.files import atomic_write_json
 from bashgym.methods import registry
 from bashgym.store.checkpoints import last_valid
 from bashgym.store.metrics import MetricWriter
 from bashgym.store.run_dir import RunDir
-from bashgym.training import EXIT_PAUSED, retention
+from bashgym.training import EXIT_PAUSED, ranks, retention
 from bashgym.training.callbacks import CheckpointCallback, ControlCallback, MetricCallback, write_phase
 from bashgym.training.samples import SampleCallback
+from bashgym.training.trainer_args import is_sharded
 
 _NEARLY_NOTHING_BYTES = 256 << 10
 
@@ -55,12 +55,15 @@ class Built:
     """What only this method needs, run before the shared ones."""
 
 
-def run(run_path: Path) -> int:
-    """Trains. Returns 0 or `EXIT_PAUSED`; raises a BashGymError on anything that a user can act on."""
-    run_dir = RunDir(run_path)
-    job = Job(run_dir, run_dir.request(), run_dir.manifest())
+def run(run_path: Path, rank: int | None = None) -> int:
+    """Trains, as one of several processes where `rank` is given.
+
+    Returns 0 or `EXIT_PAUSED`, the same in all of them; raises a BashGymError on anything that a user can act on.
+    """
     try:
-        return _attempt(job)
+        code = _attempt(ranks.join(run_path, rank))
+        ranks.leave()
+        return code
     except BashGymError:
         raise
     except torch.OutOfMemoryError as error:
@@ -79,27 +82,23 @@ def run(run_path: Path) -> int:
         ) from error
 
 
-def _attempt(job: Job) -> int:
+def _attempt(run_dir: RunDir) -> int:
+    job = Job(run_dir, run_dir.request(), run_dir.manifest())
     write_phase(job.run, "loading")
     _prepare_process(job.request)
     method = registry.get(str(job.request["strategy"]))
     module, _, function = str(method.builder).partition(":")
     built: Built = getattr(importlib.import_module(module), function)(job)
-    writer = MetricWriter(job.run.metrics_path)
-    control = ControlCallback(job.run, job.request.get("max_minutes"))
+    control = ControlCallback(job.run, job.request)
+    writer = MetricWriter(job.run.metrics_path) if ranks.is_first() else None
     trainer = built.trainer
-    for callback in (
-        *built.callbacks,
-        MetricCallback(writer),
-        CheckpointCallback(job.run, int(job.request["checkpoint_limit"])),
-        SampleCallback(job.run, built, int(job.request["sample_prompts"])),
-        control,
-    ):
+    for callback in (*built.callbacks, *_shared_callbacks(job, built, writer, control)):
         trainer.add_callback(callback)
     try:
         trainer.train(resume_from_checkpoint=_resume_point(job.run))
     finally:
-        writer.close()
+        if writer is not None:
+            writer.close()
     if control.paused and not control.finished:
         write_phase(job.run, "paused")
         return EXIT_PAUSED
@@ -107,6 +106,17 @@ def _attempt(job: Job) -> int:
     retention.finish(job, trainer, built.tokenizer)
     write_phase(job.run, "done")
     return 0
+
+
+def _shared_callbacks(
+    job: Job, built: Built, writer: MetricWriter | None, control: ControlCallback
+) -> list[TrainerCallback]:
+    """What every method gets, in this order; the records are the first process' alone."""
+    found: list[TrainerCallback] = [MetricCallback(writer, control)] if writer is not None else []
+    found.append(CheckpointCallback(job.run, int(job.request["checkpoint_limit"])))
+    if writer is not None and not is_sharded(job.request):  # one process alone cannot generate from shards
+        found.append(SampleCallback(job.run, built, int(job.request["sample_prompts"])))
+    return [*found, control]
 
 
 def _disk_is_full(run_path: Path, error: Exception) -> bool:
@@ -129,12 +139,16 @@ def _prepare_process(request: dict[str, Any]) -> None:
 
 
 def _resume_point(run: RunDir) -> str | None:
-    checkpoint, passed_over = last_valid(run.path)
+    """The newest whole checkpoint, as the first process sees it."""
+    checkpoint, passed_over = last_valid(run.path) if ranks.is_first() else (None, [])
     for reason in passed_over:
         run.append_event("checkpoint-passed-over", reason=reason)
         print(f"[bashgym] passed over {reason}", flush=True)
-    if checkpoint is None:
+    (step,) = ranks.largest(float(checkpoint.name.rpartition("-")[2]) if checkpoint else -1.0)
+    if step < 0:
         return None
-    print(f"[bashgym] continues from {checkpoint.name}", flush=True)
-    atomic_write_json(run.file("resume.json"), {"checkpoint": checkpoint.name})
-    return str(checkpoint)
+    found = run.file(f"checkpoint-{int(step)}")
+    if ranks.is_first():
+        print(f"[bashgym] continues from {found.name}", flush=True)
+    run.write_json("resume.json", {"checkpoint": found.name})
+    return str(found)

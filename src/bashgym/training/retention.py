@@ -13,6 +13,7 @@ from safetensors import safe_open
 from bashgym.core.errors import fail
 from bashgym.core.files import fsync_dir
 from bashgym.store.checkpoints import prune
+from bashgym.training import ranks
 from bashgym.training.load import load_model
 
 if TYPE_CHECKING:
@@ -27,8 +28,11 @@ MERGE_TOLERANCE = 1e-3
 def finish(job: Job, trainer: Any, tokenizer: Any) -> None:
     """Saves final/ (and merged/), verifies, then prunes by the policy. Raises before anything is pruned."""
     policy = str(job.request["artifact_retention"])
+    state = ranks.whole_state(trainer)
+    if not ranks.is_first():
+        return
     model = trainer.accelerator.unwrap_model(trainer.model)
-    saved = save_verified(job, model, tokenizer, "final")
+    saved = save_verified(job, model, tokenizer, "final", state)
     job.run.append_event("final-saved", path="final", tensors=saved)
     if policy in SAVES_MERGED:
         _save_merged(job, model, tokenizer)
@@ -37,14 +41,17 @@ def finish(job: Job, trainer: Any, tokenizer: Any) -> None:
         job.run.append_event("checkpoints-pruned", removed=removed, policy=policy)
 
 
-def save_verified(job: Job, model: Any, tokenizer: Any, name: str) -> int:
-    """Writes `<run>/<name>` beside its place, reads every tensor back, renames. Returns the number of tensors."""
+def save_verified(job: Job, model: Any, tokenizer: Any, name: str, state: dict[str, torch.Tensor] | None = None) -> int:
+    """Writes `<run>/<name>` beside its place, reads every tensor back, renames. Returns the number of tensors.
+
+    `state` is what to save where the model itself holds only a shard.
+    """
     target = job.run.file(name)
     made = job.run.file(f".{name}.partial")
     shutil.rmtree(made, ignore_errors=True)
-    model.save_pretrained(made, safe_serialization=True)
+    model.save_pretrained(made, state_dict=state, safe_serialization=True)
     tokenizer.save_pretrained(made)
-    expected = _expected_tensors(model)
+    expected = _expected_tensors(model, state)
     _compare(made, expected)
     for path in made.iterdir():
         _fsync(path)
@@ -54,12 +61,12 @@ def save_verified(job: Job, model: Any, tokenizer: Any, name: str) -> int:
     return len(expected)
 
 
-def _expected_tensors(model: Any) -> dict[str, torch.Tensor]:
+def _expected_tensors(model: Any, state: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor]:
     if hasattr(model, "peft_config"):
         from peft import get_peft_model_state_dict
 
-        return dict(get_peft_model_state_dict(model))
-    return dict(model.state_dict())
+        return dict(get_peft_model_state_dict(model, state_dict=state))
+    return dict(model.state_dict() if state is None else state)
 
 
 def _compare(folder: Path, expected: dict[str, torch.Tensor]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from bashgym.methods.trl_names import SHARED
+from bashgym.training.launcher import SHARDING
 from bashgym.training.load import choose_dtype
 
 _NOT_COPIED = frozenset(
@@ -25,6 +27,11 @@ _NOT_COPIED = frozenset(
 """Shared names whose value needs more than copying."""
 
 
+def is_sharded(request: dict[str, Any]) -> bool:
+    """Whether no process holds all weights, gradients and optimizer state."""
+    return int(request["num_processes"]) > 1 and request["distributed"] != "ddp"
+
+
 def shared_args(request: dict[str, Any], output_dir: str, *, with_eval: bool) -> dict[str, Any]:
     """The arguments that every TRL config takes."""
     dtype = choose_dtype(str(request["dtype"]))
@@ -37,6 +44,7 @@ def shared_args(request: dict[str, Any], output_dir: str, *, with_eval: bool) ->
     args["warmup_steps"] = min(float(request["warmup_ratio"]), 1 - 1e-9)
     args |= {
         "output_dir": output_dir,
+        "run_name": Path(output_dir).name,
         "max_steps": request["max_steps"] or -1,
         "save_strategy": "steps",
         "save_total_limit": None,  # rotation is ours: an old checkpoint goes only after the new one is sealed
@@ -54,6 +62,12 @@ def shared_args(request: dict[str, Any], output_dir: str, *, with_eval: bool) ->
         "include_num_input_tokens_seen": "no",
         "eval_strategy": "no",
     }
+    if args["gradient_checkpointing"]:
+        args["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    if is_sharded(request):
+        options = str(Path(output_dir) / SHARDING)
+        fsdp = request["distributed"] == "fsdp"
+        args |= {"fsdp": True, "fsdp_config": options} if fsdp else {"deepspeed": options}
     if with_eval:
         args |= {"eval_strategy": "steps", "eval_steps": request["eval_steps"] or request["save_steps"]}
         args |= {"per_device_eval_batch_size": request["batch_size"]}

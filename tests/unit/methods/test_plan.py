@@ -48,7 +48,9 @@ def test_a_plan_has_exactly_the_documented_keys_and_content_in_each(strategy: st
 def test_starting_settings_are_a_valid_request_without_warnings(strategy: str, hardware: str, data: str) -> None:
     settings = make_plan(strategy, hardware, data)["starting_settings"]
     assert set(settings) <= set(registry.FIELDS)
-    request = parse_request({"strategy": strategy, "base_model": "m", "dataset_path": "d", **settings})
+    body = {"strategy": strategy, "base_model": "m", "dataset_path": "d", **settings}
+    # Like the model, the teacher is nothing that a plan can choose.
+    request = parse_request(body | ({"teacher_model": "t"} if strategy == "distillation" else {}))
     assert request.warnings == []
     assert {name: request[name] for name in settings} == settings
 

@@ -98,7 +98,7 @@ def test_every_field_has_help_a_known_default_and_sane_bounds() -> None:
         ("grpo_num_generations", 4, 2, 64),
         ("grpo_temperature", 0.7, 0.1, 2),
         ("grpo_ratio_clip_min", 0.2, 0, 1),
-        ("prompts_per_rollout_batch", 8, 1, 128),
+        ("prompts_per_rollout_batch", None, 1, 128),
         ("max_tool_calls_per_episode", 64, 1, 512),
         ("dppo_binary_tv_threshold", 0.15, 0, 1),
         ("dppo_binary_kl_threshold", 0.05, 0, None),

@@ -237,7 +237,7 @@ def test_a_strategy_that_is_no_string_is_refused(value: object) -> None:
 
 @pytest.mark.parametrize("name", ["tmax", "tmax_like", "terminal_rl", "terminal_rl_tmax_like"])
 def test_the_terminal_profile_fills_what_is_open(name: str) -> None:
-    request = parse_request({**GRPO, "training_profile": name})
+    request = parse_request({**GRPO, "training_profile": name, "grpo_reward_mode": "environment"})
     assert request["training_profile"] == "terminal_rl_tmax_like"
     assert request["grpo_group_size"] == request["grpo_num_generations"] == 32
     assert request["grpo_loss_type"] == "dapo" and request["grpo_ratio_clip_max"] == 0.28
@@ -265,7 +265,8 @@ def test_a_group_that_does_not_divide_the_batch_is_refused_with_the_mend() -> No
     error = refused({**GRPO, "grpo_group_size": 32})
     assert error.fields == ["gradient_accumulation_steps"] and "multiple of 32" in error.hint
     parse_request({**GRPO, "grpo_group_size": 32, "gradient_accumulation_steps": 32})
-    parse_request({**GRPO, "grpo_group_size": 32, "trainer_args": {"generation_batch_size": 64}})
+    request = parse_request({**GRPO, "grpo_group_size": 32, "prompts_per_rollout_batch": 2})
+    assert request["gradient_accumulation_steps"] == 64
 
 
 def test_two_sizes_for_one_group_are_refused() -> None:
@@ -334,7 +335,9 @@ NUMERIC = sorted(
 @given(st.data(), st.sampled_from(NUMERIC), DIRECT)
 @settings(max_examples=100, deadline=None)
 def test_every_value_within_its_bounds_is_taken(data: st.DataObject, name: str, strategy: str) -> None:
-    if strategy in ("grpo", "rlvr") and name in ("batch_size", "num_processes"):
+    # These must fit each other; tests/unit/training_pure/test_grpo_rules.py has the rules.
+    bound = ("batch_size", "num_processes", "prompts_per_rollout_batch", "max_completion_length", "overlong_buffer")
+    if strategy in ("grpo", "rlvr") and name in bound:
         return
     value = data.draw(_valid(name))
     assert parse_request({**BODY, "strategy": strategy, name: value})[name] == value

@@ -14,6 +14,7 @@ from bashgym.core.canonical import digest_json
 from bashgym.core.errors import fail
 from bashgym.envs import sandbox
 from bashgym.envs.rollout import EpisodeResult, run_episode, unparsable
+from bashgym.envs.sandbox import Limits
 from bashgym.envs.spec import Build, EnvironmentSpec, Rollout, Verifier
 from bashgym.envs.terminal.base import CONSONANTS, FAMILIES, VOWELS, Draft, Draw, Family, Split
 from bashgym.envs.terminal.verifier import script
@@ -132,10 +133,15 @@ def extract_command(completion: str) -> str | None:
 
 def judge(task: TerminalTask, completion: str) -> EpisodeResult:
     """Runs the completion's command in a fresh workspace and verifies the effect."""
+    return judge_completion(task.spec, completion)
+
+
+def judge_completion(spec: EnvironmentSpec, completion: str, limits: Limits = Limits()) -> EpisodeResult:  # noqa: B008 - frozen
+    """`judge` for any environment that one command can solve."""
     command = extract_command(completion)
     if command is None:
-        return unparsable(task.spec, completion, "the completion is not one command")
-    return run_episode(task.spec, [command])
+        return unparsable(spec, completion, "the completion is not one command")
+    return run_episode(spec, [command], limits=limits)
 
 
 def judge_many(pairs: Sequence[tuple[TerminalTask, str]], workers: int | None = None) -> list[EpisodeResult]:

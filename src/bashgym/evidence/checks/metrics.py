@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from bashgym.core.canonical import digest_file
+from bashgym.evidence.binding import read_or_empty
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Gate
 from bashgym.evidence.points import PointStream, non_finite
@@ -58,11 +59,12 @@ def _read(ctx: Context, path: Path) -> None:
 
 
 def _check_series(ctx: Context) -> None:
-    from bashgym.methods.registry import metric_aliases
+    from bashgym.methods.registry import metric_aliases, must_emit
 
     aliases = metric_aliases()
     seen = {aliases.get(name, name) for name in ctx.series}
-    for name in ctx.method.must_emit if ctx.method else ():
+    request = read_or_empty(ctx.run_dir / "request.json") if ctx.run_dir else {}
+    for name in must_emit(ctx.method, request) if ctx.method else ():
         if aliases.get(name, name) not in seen:
             message = f"a {ctx.card.training_method} run reports {name}; these metrics do not"
             ctx.book.fail(Gate.METRICS, "metrics_missing_series", message, name)
