@@ -9,13 +9,19 @@ import tempfile
 from pathlib import Path
 
 from bashgym.core.clock import utc_now
-from benchmarks import cli, data, metrics, training
+from benchmarks import cli, data, metrics, rewards, training
 from benchmarks.measure import Result, table
 
 
 def main() -> None:
     """Runs the groups named on the command line, by default all."""
-    groups = {"cli": cli.run, "metrics": metrics.run, "data": data.run, "training": training.run}
+    groups = {
+        "cli": cli.run,
+        "metrics": metrics.run,
+        "data": data.run,
+        "rewards": rewards.run,
+        "training": training.run,
+    }
     results: list[Result] = []
     with tempfile.TemporaryDirectory() as folder:
         for name in sys.argv[1:] or groups:

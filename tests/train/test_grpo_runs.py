@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from bashgym.core.errors import BashGymError
+from bashgym.envs.rewards.extract import same_answer
 from bashgym.evals.stats import item_bootstrap
 from bashgym.runs.prepare import prepare
 
@@ -111,7 +112,7 @@ def test_rlvr_raises_the_share_of_right_answers_after_an_sft_start(workspace, tm
     }
     run = finished(workspace, request)
     held_out = [[{"role": "user", "content": f"case {i}: how many?"}] for i in range(1000, 1060)]
-    low, high = gain(start.file("final"), run.file("final"), held_out, lambda a: float(a.strip() == "3"))
+    low, high = gain(start.file("final"), run.file("final"), held_out, lambda a: float(same_answer(a, "3")))
     assert low > 0.1, (low, high)
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
@@ -15,7 +16,6 @@ from .conftest import wait_end, wait_for, wait_step
 from .strategies import body as body_of
 
 pytestmark = pytest.mark.train
-FIRST_LOSSES = 6
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def _members(run):
 
 def _live_in(pid, group):
     try:
-        fields = open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
         return False
     return fields[0] not in ("Z", "X") and int(fields[2]) == group
@@ -122,7 +122,7 @@ def test_stop_ends_all_processes(workspace, two):
     assert _members(run) == []
 
 
-def test_the_error_of_one_rank_is_the_error_of_the_run(workspace, two):
+def test_an_error_in_the_ranks_is_the_error_of_the_run(workspace, two):
     run_id = workspace.runs.start({**two, "lora_target_modules": ["no_such_module"]})["run_id"]
     final = wait_end(workspace, run_id, 60)
     assert final["status"] == "failed" and final["error"]["code"] == "training_failed"

@@ -142,6 +142,9 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "target_ambiguous": (Invalid, "the compute target does not name one place"),
     "target_other_surface": (Invalid, "the compute target has its own submission surface"),
     "export_unavailable": (Unavailable, "an export step needs a tool that is not here"),
+    "export_failed": (Failed, "an export tool failed, or what it wrote is not sound"),
+    "merge_failed": (Failed, "the merged weights do not answer as adapter and base do"),
+    "hub_refused": (Forbidden, "the Hub did not take the push, or the repository's visibility is not the one asked for"),
     "hub_unavailable": (Unavailable, "the Hub push needs a token or is not reachable"),
     # runs
     "run_not_found": (NotFound, "no run with this id"),

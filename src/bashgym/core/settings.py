@@ -33,6 +33,8 @@ class Settings:
     """BASHGYM_TERMINAL_ID: recorded as the origin of a run."""
     base_model: str
     """BASE_MODEL: used when a request names no model."""
+    llama_cpp: str
+    """BASHGYM_LLAMA_CPP: a llama.cpp checkout, for GGUF export. Empty looks on PATH only."""
     queue_slots: int
     """BASHGYM_QUEUE_SLOTS: runs that the queue lets train at a time. Default 1, as the local lane is one device."""
 
@@ -52,6 +54,7 @@ class Settings:
             agent=get("BASHGYM_AGENT_KIND", ""),
             terminal_id=get("BASHGYM_TERMINAL_ID", ""),
             base_model=get("BASE_MODEL", ""),
+            llama_cpp=get("BASHGYM_LLAMA_CPP", ""),
             queue_slots=_count(get("BASHGYM_QUEUE_SLOTS", "")),
         )
 

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bashgym.core.errors import fail
-from bashgym.data import preferences, textchecks
+from bashgym.data import ground, preferences, textchecks
 from bashgym.data.duplicates import RowHashes
 from bashgym.data.findings import Collector, Issue
 from bashgym.data.formats import PROBE_ROWS, Reading
@@ -63,8 +63,11 @@ def check_dataset(
     findings: list[Finding] | None = None,
     dataset_format: str = "auto",
     column_mapping: Mapping[str, str] | None = None,
+    reward_mode: str | None = None,
 ) -> ContractReport:
     """Reads every row once. `findings`, if given, receives what the report's `findings` hold.
+
+    `reward_mode` (grpo, rlvr) decides what a row must hold beside its prompt.
 
     Raises `dataset_missing`, `dataset_empty`, `dataset_unreadable`, `dataset_format`, and `unknown_strategy`.
     """
@@ -81,7 +84,7 @@ def check_dataset(
         elif method == "session_distillation":
             name = _session_pass(scan, collector, tally)
         else:
-            name = _prompt_pass(method, scan, column_mapping, collector, tally)
+            name = _prompt_pass((method, reward_mode), scan, column_mapping, collector, tally)
         tally.finish()
     finally:
         collector.flush()
@@ -116,17 +119,25 @@ def _session_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
 
 
 def _prompt_pass(
-    method: str, scan: Scan, mapping: Mapping[str, str] | None, collector: Collector, tally: _Tally
+    wanted: tuple[str, str | None],
+    scan: Scan,
+    mapping: Mapping[str, str] | None,
+    collector: Collector,
+    tally: _Tally,
 ) -> str:
+    """`wanted`: (method, reward mode)."""
+    method, reward_mode = wanted
     columns: dict[str, str] = {}
     pairs, types, truth = preferences.PairWatch(), preferences.TypeWatch(), False
     for batch in scan:
         if not columns:
-            columns = preferences.resolve(method, batch.values[:PROBE_ROWS], mapping, scan.path)
+            columns = preferences.resolve(method, batch.values[:PROBE_ROWS], mapping, scan.path, reward_mode)
             note = preferences.mapping_note(columns)
             if note:
                 collector.add("columns_mapped", Severity.INFO, f"read as {method}: {note}")
-            types.ignored = {*columns.values(), "metadata", "id"} - {"tests"}
+            types.ignored = {"metadata", "id"} | {
+                column for name, column in columns.items() if name not in ground.COLUMNS
+            }
         for index, (number, value) in enumerate(zip(batch.numbers, batch.values, strict=True)):
             if index in batch.odd:
                 textchecks.check(number, value, collector)
@@ -136,7 +147,7 @@ def _prompt_pass(
             if row is not None and not (method == "dpo" and pairs.add(number, row)):
                 tally.add_prompt(row)
     tally.findings += [*filter(None, [pairs.finding(scan.rows)]), *types.findings()]
-    if method == "grpo" and not truth:
+    if method == "grpo" and not truth and columns.keys().isdisjoint(ground.COLUMNS):
         collector.add(
             "no_ground_truth",
             Severity.WARNING,

@@ -74,11 +74,12 @@ class _Seen:
     truncated: list[int] = field(default_factory=list)
     plain_with_tools: list[int] = field(default_factory=list)
     lengths: array[int] = field(default_factory=lambda: array("Q"))
-    prompt = chosen = rejected = chosen_longer = rejected_longer = 0
+    pairs = prompt = chosen = rejected = chosen_longer = rejected_longer = 0
 
     def watch(self, scan: Scan, rows: Iterable[PromptRow]) -> Iterator[PromptRow]:
         """The same rows, looked at on the way."""
         for row in rows:
+            self.pairs += 1
             answers = [side for side in row.sides.values() if isinstance(side, list)]
             turns = [turn for answer in answers for turn in answer]
             list(scan.watch([SftExample(row.number, prompt=row.prompt, completion=turns)]))
@@ -116,7 +117,8 @@ class _Seen:
         """What there is to say, in words."""
         for code, problems in self.dropped.items():
             rows = [problem.row for problem in problems]
-            made = _finding(code, f"{len(rows)} pairs are left out: row {rows[0]}: {problems[0].message}", rows)
+            text = f"{len(rows)} of {self.pairs} pairs are left out, row {rows[0]} because {problems[0].message}"
+            made = _finding(code, text, rows)
             changes: dict[str, object] = {} if trainable else {"severity": Severity.ERROR}
             needed = [problem.needed for problem in problems if isinstance(problem, AnswersDoNotFit)]
             if needed:
@@ -124,16 +126,17 @@ class _Seen:
                 changes |= {"mend": mend, "field": "max_seq_length"}
             yield msgspec.structs.replace(made, **changes)
         if self.truncated:
-            text = f"{len(self.truncated)} prompts lose their oldest tokens so that the answers fit into {self.limit}"
+            text = f"{len(self.truncated)} of {len(self.lengths)} prompts lose their oldest tokens, "
+            text += f"so that the answers fit into max_length {self.limit}"
             yield _finding("prompts_truncated", text, self.truncated, "max_seq_length")
         if self.plain_with_tools:
-            text = f"{len(self.plain_with_tools)} plain prompts have tools, which only a chat template can show"
+            text = f"{len(self.plain_with_tools)} of {self.pairs} prompts are plain text, where their tools do not show"
             yield _finding("tools_not_rendered", text, self.plain_with_tools, "wrap_prompts")
         longer, count = max(("chosen", self.chosen_longer), ("rejected", self.rejected_longer), key=lambda it: it[1])
-        pairs, sums = len(self.lengths), sorted((self.chosen, self.rejected))
-        if pairs >= _FEW and count >= _LOPSIDED * pairs and sums[1] >= _LONGER * sums[0]:
+        kept, sums = len(self.lengths), sorted((self.chosen, self.rejected))
+        if kept >= _FEW and count >= _LOPSIDED * kept and sums[1] >= _LONGER * sums[0]:
             text = (
-                f"{longer} is the longer answer in {count} of {pairs} pairs ({sums[1] / sums[0]:.1f} times the tokens)"
+                f"{longer} is the longer answer in {count} of {kept} pairs ({sums[1] / sums[0]:.1f} times the tokens)"
             )
             yield _finding("length_tells_the_sides", text, [], longer)
 

@@ -145,5 +145,5 @@ def _finding(found: dict[str, Any]) -> dict[str, Any]:
     elif code == "row_not_object":
         code = "invalid_record_type"
     level = "fail" if found["severity"] == Severity.ERROR else "warn"
-    kept = {"message": found["message"], "rows": found.get("rows", []), "count": found.get("count", 0)}
+    kept = {"message": found["message"], "rows": list(found.get("rows", ())), "count": found.get("count", 0)}
     return {"code": code, "level": level, **kept}

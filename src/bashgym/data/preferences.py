@@ -12,11 +12,12 @@ from typing import Any, NoReturn
 import msgspec
 
 from bashgym.core.errors import fail
+from bashgym.data import ground, unpaired
 from bashgym.data import messages as chat
-from bashgym.data import unpaired
 from bashgym.data.findings import Collector, shown
 from bashgym.data.jsonfaults import json_type
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
+from bashgym.methods.grpo import NEEDS
 
 Side = str | list[dict[str, Any]]
 
@@ -25,28 +26,18 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "prompt": _PROMPTS,
     "chosen": ("chosen", "chosen_response", "response_j", "chosen_messages"),
     "rejected": ("rejected", "rejected_response", "response_k", "rejected_messages"),
-    "tests": ("tests", "test", "test_code"),
     "teacher_response": ("teacher_response", "teacher_output"),
+    **ground.COLUMNS,
 }
 """Canonical name -> the columns that are read as it, the first one that a file has."""
 _REQUIRED: dict[str, tuple[str, ...]] = {
     "dpo": ("prompt", "chosen", "rejected"),
     "grpo": ("prompt",),
-    "rlvr": ("prompt", "tests"),
+    "rlvr": ("prompt",),
     "distillation": ("prompt", "teacher_response"),
 }
 METHODS = tuple(_REQUIRED)
-TRUTH_COLUMNS = (
-    "answer",
-    "ground_truth",
-    "solution",
-    "reward_target",
-    "target",
-    "label",
-    "expected",
-    "tests",
-    "reward_model",
-)
+TRUTH_COLUMNS = (*ground.COLUMNS["answer"], *ground.COLUMNS["tests"], *ground.COLUMNS["environment"])
 _AMBIGUOUS = {"input", "output"}
 
 
@@ -55,7 +46,7 @@ class PromptRow(msgspec.Struct):
 
     prompt: Side
     sides: dict[str, Side]
-    """chosen and rejected, tests, or teacher_response."""
+    """chosen and rejected, or teacher_response."""
     number: int = 0
     """1-based: the line in JSONL, the index in an array."""
     value: dict[str, Any] = {}
@@ -64,31 +55,47 @@ class PromptRow(msgspec.Struct):
     """The `tools` column of a preference pair."""
 
 
-def resolve(method: str, rows: list[dict[str, Any]], mapping: Mapping[str, str] | None, path: Path) -> dict[str, str]:
+def required(method: str, reward_mode: str | None = None) -> tuple[str, ...]:
+    """What a row must hold. Without a reward mode, grpo asks for a prompt alone and rlvr has its default mode."""
+    mode = reward_mode or ("verification" if method == "rlvr" else "")
+    needs = NEEDS.get(mode) if method in ("grpo", "rlvr") else None
+    return (*_REQUIRED[method], *([needs] if needs else []))
+
+
+def resolve(
+    method: str,
+    rows: list[dict[str, Any]],
+    mapping: Mapping[str, str] | None,
+    path: Path,
+    reward_mode: str | None = None,
+) -> dict[str, str]:
     """Canonical name -> column. `dataset_format` naming the found and the needed columns if one cannot be told."""
     found = {key for row in rows for key in row}
     columns: dict[str, str] = {}
-    for name in _REQUIRED[method]:
+    wanted = required(method, reward_mode)
+    for name in wanted:
         given = (mapping or {}).get(name)
         fitting = [given] if given else [column for column in ALIASES[name] if column in found]
         if given and given not in found:
-            _refuse(method, found, path, f"the mapping gives {name}={given}, and there is no column {given!r}")
+            _refuse(wanted, method, found, path, f"the mapping gives {name}={given}, and there is no column {given!r}")
         if fitting:
             columns[name] = fitting[0]
     chosen = columns.get("chosen", "")
     implicit = any(isinstance(row.get(chosen), list) for row in rows)
-    missing = [name for name in _REQUIRED[method] if name not in columns and not (name == "prompt" and implicit)]
+    missing = [name for name in wanted if name not in columns and not (name == "prompt" and implicit)]
     label = next((column for column in unpaired.LABELS if column in found), None)
     if method == "dpo" and label and {"chosen", "rejected"} <= set(missing):
         unpaired.refuse(path, label)
     if missing:
-        _refuse(method, found, path, f"nothing fits {' and '.join(missing)}")
+        _refuse(wanted, method, found, path, f"nothing fits {' and '.join(missing)}")
     return columns
 
 
 def mapping_note(columns: dict[str, str]) -> str:
     """The mapping in words; empty if every column has its canonical name."""
-    parts = [f"{column} -> {name}" for name, column in columns.items() if name != column]
+    if "prompt" in columns and all(column == name for name, column in columns.items()):
+        return ""
+    parts = [name if column == name else f"{column} -> {name}" for name, column in columns.items()]
     return ", ".join(
         parts if "prompt" in columns else ["the first turns that chosen and rejected share -> prompt", *parts]
     )
@@ -101,6 +108,9 @@ def check_row(
     errors = collector.errors
     sides: dict[str, Side] = {}
     for name, column in columns.items():
+        if name in ground.COLUMNS:
+            ground.check(name, value.get(column), column, number, collector)
+            continue
         sides[name] = _side(value.get(column), name, column, number, collector)
     if collector.errors != errors:
         return None
@@ -129,7 +139,7 @@ def _side(raw: object, name: str, column: str, number: int, collector: Collector
     if raw is None:
         collector.error("missing_column", f"{label} is missing", number, name)
         return ""
-    if isinstance(raw, list | dict) and name not in ("tests", "teacher_response"):
+    if isinstance(raw, list | dict) and name != "teacher_response":
         conversation = chat.normalise(raw if isinstance(raw, list) else [raw], number, collector, column=column)
         if conversation is None:
             return ""
@@ -262,16 +272,15 @@ class TypeWatch:
 
 def side_text(side: Side) -> str:
     """What a side says, tool calls included."""
-    return (
-        side
-        if isinstance(side, str)
-        else "\n".join(str(turn["content"]) + repr(turn.get("tool_calls")) for turn in side)
-    )
+    if isinstance(side, str):
+        return side
+    parts = [[turn["content"], repr(turn["tool_calls"]) if turn.get("tool_calls") else None] for turn in side]
+    return "\n".join(part for turn in parts for part in turn if part)
 
 
-def _refuse(method: str, found: set[str], path: Path, reason: str) -> NoReturn:
-    needed = ", ".join(_REQUIRED[method])
-    hint = f"Name them: --column-mapping {_REQUIRED[method][-1]}=COLUMN."
+def _refuse(wanted: tuple[str, ...], method: str, found: set[str], path: Path, reason: str) -> NoReturn:
+    needed = ", ".join(wanted)
+    hint = f"Name them: --column-mapping {wanted[-1]}=COLUMN."
     if found >= _AMBIGUOUS:
         hint = (
             "Which column is the prompt and which the ground truth? Say so, e.g. prompt=input and answer=output. "

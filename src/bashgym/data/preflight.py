@@ -113,7 +113,11 @@ def check(query: DatasetQuery) -> PreflightReport:
         if not path.is_file():
             raise fail("dataset_missing", f"there is no dataset file {path}", fields=["dataset_path"])
     contract = check_dataset(
-        query.path, query.method, dataset_format=query.dataset_format, column_mapping=query.column_mapping
+        query.path,
+        query.method,
+        dataset_format=query.dataset_format,
+        column_mapping=query.column_mapping,
+        reward_mode=query.options.get("grpo_reward_mode"),
     )
     found = list(contract.findings)
     valid, tokens = contract.valid_rows, None
@@ -202,7 +206,11 @@ def _eval_rows(query: DatasetQuery, rows: int) -> tuple[int, list[Finding]]:
         from bashgym.data.contracts import check_dataset
 
         held_out = check_dataset(
-            query.eval_path, query.method, dataset_format=query.dataset_format, column_mapping=query.column_mapping
+            query.eval_path,
+            query.method,
+            dataset_format=query.dataset_format,
+            column_mapping=query.column_mapping,
+            reward_mode=query.options.get("grpo_reward_mode"),
         )
         errors = [
             msgspec.structs.replace(finding, field="eval_path", message=f"eval file: {finding.message}")

@@ -16,7 +16,12 @@ from bashgym.data.readers import Scan
 
 
 def iter_prompt_rows(
-    path: Path, method: str, *, column_mapping: Mapping[str, str] | None = None, wrap: bool = False
+    path: Path,
+    method: str,
+    *,
+    column_mapping: Mapping[str, str] | None = None,
+    wrap: bool = False,
+    reward_mode: str | None = None,
 ) -> Iterator[PromptRow]:
     """Every row that keeps the contract of `method`; identical pairs are left out, as the contract counts them.
 
@@ -27,7 +32,7 @@ def iter_prompt_rows(
     scan = Scan(Path(path), collector)
     for batch in scan:
         if not columns:
-            columns = preferences.resolve(method, batch.values[:PROBE_ROWS], column_mapping, scan.path)
+            columns = preferences.resolve(method, batch.values[:PROBE_ROWS], column_mapping, scan.path, reward_mode)
         for number, value in zip(batch.numbers, batch.values, strict=True):
             row = preferences.check_row(method, columns, number, value, collector)
             if row is None or (method == "dpo" and pairs.add(number, row)):
@@ -37,7 +42,7 @@ def iter_prompt_rows(
 
 def _wrapped(row: PromptRow) -> PromptRow:
     prompt = _turn("user", row.prompt)
-    answers = {name: side if name == "tests" else _turn("assistant", side) for name, side in row.sides.items()}
+    answers = {name: _turn("assistant", side) for name, side in row.sides.items()}
     return PromptRow(prompt, answers, row.number, row.value, row.tools)
 
 

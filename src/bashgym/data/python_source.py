@@ -23,7 +23,7 @@ def parse(source: str) -> tuple[ast.Module | None, str]:
 
 
 @lru_cache(maxsize=1024)
-def tests_fault(source: str) -> tuple[str, str]:
+def fault_of_tests(source: str) -> tuple[str, str]:
     """("", "") for source that pytest can judge `solution` by, else ("error" or "warning", what is wrong)."""
     module, reason = parse(source)
     if module is None:

@@ -81,7 +81,13 @@ CORE = (
     Field(
         "base_model", STR, None, "model to train: built-in name, Hub id, local path or run id; required", nullable=True
     ),
-    Field("model_type", STR, None, "model family, only where it cannot be read from the model's config", nullable=True),
+    Field(
+        "model_type",
+        STR,
+        None,
+        "model family that you expect; a model whose config says another is refused",
+        nullable=True,
+    ),
     Field("dataset_path", STR, None, "training rows, JSONL or JSON; required", nullable=True),
     Field("num_epochs", INT, 3, "passes over the rows; max_steps wins if given", minimum=1, maximum=100),
     Field("max_steps", INT, None, "optimizer steps in all, instead of num_epochs", nullable=True, minimum=1),

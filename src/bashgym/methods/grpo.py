@@ -34,8 +34,20 @@ REWARD_MODE = Field(
     prefixes=("python:",),
 )
 
+NEEDS = {"verification": "tests", "answer": "answer", "environment": "environment"}
+"""Reward mode -> what a row must hold beside the prompt; the other modes look at the completion alone, or decide themselves."""
+ENVIRONMENT_CHECK = "bashgym.envs.rewards.environment:parse_environment"
+"""`module:function` that refuses a row's environment with `environment_invalid`."""
+
 FIELDS = (
-    Field("grpo_num_generations", INT, 4, "completions per prompt", minimum=2, maximum=64),
+    Field(
+        "grpo_num_generations",
+        INT,
+        4,
+        "completions per prompt, at least 2: they are compared with each other",
+        minimum=2,
+        maximum=64,
+    ),
     Field(
         "grpo_group_size",
         INT,
@@ -222,6 +234,7 @@ DATASET = DatasetContract(
     optional=("tests", "answer", "environment", "reward_target", "metadata"),
     rules=(
         "prompt is a non-empty string or a list of messages",
+        "grpo_reward_mode verification needs tests, answer an answer, environment an environment in every row",
         "prompts differ in difficulty",
         "nothing in the prompt gives the answer away",
     ),

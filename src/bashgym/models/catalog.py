@@ -15,9 +15,9 @@ from bashgym.core.errors import fail
 from bashgym.core.files import read_object, writable_dir
 from bashgym.core.ids import IDENTIFIER
 from bashgym.core.settings import Settings
-from bashgym.models import smollm, tiny
+from bashgym.models import adapter_checks, smollm, tiny
 from bashgym.models.digests import folder_digest
-from bashgym.models.headers import count_parameters, safetensors_header, weight_files
+from bashgym.models.headers import count_parameters
 
 BUILTIN = (tiny.NAME, smollm.NAME)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")
@@ -118,7 +118,7 @@ def _of_run(name: str, settings: Settings) -> ModelRef:
 def _of_folder(name: str, folder: Path, settings: Settings, source: str) -> ModelRef:
     if not (folder / "adapter_config.json").is_file():
         return _measured(name, folder, source, "", settings)
-    base_name = str(read_object(folder / "adapter_config.json").get("base_model_name_or_path") or "")
+    base_name = adapter_checks.base_of(folder)
     local = Path(base_name).expanduser()
     if (local / "adapter_config.json").is_file():
         raise fail(
@@ -127,7 +127,7 @@ def _of_folder(name: str, folder: Path, settings: Settings, source: str) -> Mode
             hint="Merge that one first.",
         )
     base = resolve(base_name, settings)
-    _check_adapter(folder, base)
+    adapter_checks.check_shapes(adapter_checks.adapter_shapes(folder), base.config, base.name)
     digest = digest_json([base.digest, folder_digest(folder, settings.home)])
     return ModelRef(
         name,
@@ -141,20 +141,6 @@ def _of_folder(name: str, folder: Path, settings: Settings, source: str) -> Mode
         base.config,
         folder,
     )
-
-
-def _check_adapter(folder: Path, base: ModelRef) -> None:
-    """An adapter that carries embeddings of another size was trained after tokens were added: say so before loading."""
-    vocabulary = base.config.get("vocab_size")
-    for path in weight_files(folder):
-        for tensor, entry in safetensors_header(path).items():
-            whole = ("embed_tokens" in tensor or "lm_head" in tensor) and "lora_" not in tensor
-            if whole and vocabulary and entry["shape"][0] != vocabulary:
-                raise fail(
-                    "model_incomplete",
-                    f"{tensor} of the adapter has {entry['shape'][0]} rows, the base model {base.name} has {vocabulary}",
-                    hint="It was trained after tokens were added: use the resized base model.",
-                )
 
 
 def _measured(name: str, folder: Path, source: str, revision: str, settings: Settings) -> ModelRef:

@@ -130,7 +130,7 @@ def truncation(facts: Facts) -> Iterator[Finding]:
         yield Finding(
             "warning", "rows_without_target", message, "Raise max_seq_length or drop the rows.", {"rows": empty}
         )
-    clipped = facts.metrics.last("completions/clipped_ratio")
+    clipped = facts.metrics.last("truncated_ratio")
     if clipped is not None and clipped > 0.25:
         message = f"{clipped:.0%} of the completions ran into the length limit"
         yield Finding("warning", "completions_truncated", message, "Raise the limit; check the stop token is learned.")

@@ -105,14 +105,13 @@ def _need_vllm(field: str, packages: Mapping[str, str], gpus: int) -> None:
 
 def _refuse_unbuilt(request: Mapping[str, Any]) -> None:
     """Fields that the registry describes and no code here carries out: set, they are refused, not ignored."""
-    for name, unset in (("auto_push_hf", False), ("auto_deploy_ollama", False)):
-        if request[name] != unset:
-            raise fail(
-                "export_unavailable",
-                f"{name}={request[name]} is not carried out by this version",
-                hint=f"Leave {name} at {json.dumps(unset)}.",
-                fields=[name],
-            )
+    if request["auto_deploy_ollama"]:
+        raise fail(
+            "export_unavailable",
+            "auto_deploy_ollama is not carried out by this version",
+            hint="Leave it at false; gguf/ gets a Modelfile for `ollama create`.",
+            fields=["auto_deploy_ollama"],
+        )
 
 
 def _refuse_absent(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> None:

@@ -17,16 +17,18 @@ from bashgym.core.errors import fail
 from bashgym.core.runtime import runtime_digest, runtime_facts, source_root
 from bashgym.core.settings import Settings
 from bashgym.data.preflight import DatasetQuery, PreflightReport, blocking, check
+from bashgym.data.reward_function import absolute, function_facts
 from bashgym.data.types import Finding, Severity
 from bashgym.methods.distillation import objective
 from bashgym.methods.request import TrainingRequest, parse_request
+from bashgym.models import adapter_checks
 from bashgym.models.catalog import ModelRef, resolve
-from bashgym.runs import backend, targets, warm_start
+from bashgym.runs import backend, delivery, targets, warm_start
 from bashgym.runs.estimate import estimate
 from bashgym.runs.hardware import gpus
 from bashgym.runs.teacher import resolve_teacher
 
-OWN_FINDINGS = frozenset({"memory_short", "disk_short", "gguf_not_exported", warm_start.CODE})
+OWN_FINDINGS = frozenset({"memory_short", "disk_short", warm_start.CODE}) | delivery.CODES | adapter_checks.CODES
 """Codes of the findings that are made here, beside those of data preflight."""
 
 
@@ -79,6 +81,7 @@ class Prepared:
             "code": code_state(),
             "seed": self.request["seed"],
             "backend": self.backend,
+            "reward_function": function_facts(self.request.values),
             "forced": self.forced,
             "preflight_digest": digest_json(msgspec.to_builtins(report)),
         }
@@ -92,17 +95,21 @@ def whole_body(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     for name in ("dataset_path", "eval_dataset_path"):
         if isinstance(filled.get(name), str) and filled[name]:
             filled[name] = str(Path(filled[name]).expanduser().absolute())
+    if isinstance(mode := filled.get("grpo_reward_mode"), str):
+        filled["grpo_reward_mode"] = absolute(mode)
     return filled
 
 
 def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str] = ()) -> Prepared:
     """Checks all of it. Raises for what makes the request meaningless; what `--force` may override is in `blocked`."""
     request = parse_request(whole_body(body, settings))
+    function_facts(request.values)
     target = targets.normalise_target(request.values)
     runtime = runtime_facts(settings.training_python)
     chosen = backend.resolve_backend(request.values, runtime, len(gpus()))
     backend.check_trainer_args(request.values, settings, runtime)
     model = resolve(str(request["base_model"]), settings)
+    _check_family(request, model)
     teacher = resolve_teacher(request.values, model, settings)
     report = check(dataset_query(request, model.path))
     need = estimate(
@@ -114,10 +121,26 @@ def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str]
         passes=report.total_steps / max(1, report.steps_per_epoch),
         teacher=teacher,
     )
-    own = [*machine_findings(need, request), *warm_start.findings(request.values, model, settings)]
+    own = [
+        *machine_findings(need, request),
+        *warm_start.findings(request.values, model, settings),
+        *adapter_checks.start_findings(request.values, model.path, model.adapter_path, model.config),
+        *delivery.preflight(request.values, settings),
+    ]
     report = msgspec.structs.replace(report, findings=[*report.findings, *own])
     blocked = blocking(report, set(force), OWN_FINDINGS)
     return Prepared(request, target, model, teacher, report, runtime, chosen, need, blocked, sorted(set(force)))
+
+
+def _check_family(request: TrainingRequest, model: ModelRef) -> None:
+    stated, expected = model.config.get("model_type"), request["model_type"]
+    if expected is not None and stated != expected:
+        raise fail(
+            "unsupported_model",
+            f"model_type is {expected}, and config.json of {model.name} says {stated}",
+            hint="Leave model_type out, or name the model that you mean.",
+            fields=["model_type"],
+        )
 
 
 def dataset_query(request: TrainingRequest, model_dir: Path | None) -> DatasetQuery:
@@ -147,7 +170,7 @@ def dataset_query(request: TrainingRequest, model_dir: Path | None) -> DatasetQu
 
 
 def machine_findings(need: Mapping[str, Any], request: TrainingRequest) -> list[Finding]:
-    """Does it fit: memory, disk, and the exports that were asked for."""
+    """Does it fit: memory and disk."""
     found = []
     if not need["fits"]:
         found.append(
@@ -169,16 +192,6 @@ def machine_findings(need: Mapping[str, Any], request: TrainingRequest) -> list[
                 f"{need['disk_free_bytes'] / 2**20:.0f} MiB are free",
                 "Free disk space, lower checkpoint_limit, or use artifact_retention adapter_only.",
                 "checkpoint_limit",
-            )
-        )
-    if request["artifact_retention"] in ("deployable", "full_run") and request["auto_export_gguf"]:
-        found.append(
-            Finding(
-                "gguf_not_exported",
-                Severity.WARNING,
-                "this version does not export GGUF; merged/ will be saved as safetensors",
-                "Convert merged/ with llama.cpp, or set auto_export_gguf to false.",
-                "auto_export_gguf",
             )
         )
     return found

@@ -56,7 +56,7 @@ def build(job: Job) -> Built:
         processing_class=tokenizer,
         peft_config=peft_config,
     )
-    steady_reference(trainer.model)
+    still_reference(trainer.model)
     return Built(
         trainer,
         tokenizer,
@@ -74,11 +74,16 @@ class PairTrainer(DPOTrainer):
         return dataset
 
 
-def steady_reference(model: Any) -> None:
-    """Takes the dropout off the frozen copy of an adapter, which is read while the model is in training mode."""
+def still_reference(model: Any) -> None:
+    """Leaves no dropout but that of the adapter in training.
+
+    Base and frozen adapter are read as the reference while the model is in training mode.
+    """
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Dropout) and name.endswith(".ref"):
+        if isinstance(module, torch.nn.Dropout) and not name.endswith("lora_dropout.default"):
             module.p = 0.0
+        if hasattr(module, "attention_dropout"):
+            module.attention_dropout = 0.0
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[PromptRow]]:

@@ -7,7 +7,6 @@ Owns: which prompts are trained and how our fields become TRL's. The training lo
 from __future__ import annotations
 
 import atexit
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -20,8 +19,8 @@ from trl import GRPOConfig
 from trl.chat_template_utils import supports_tool_calling
 
 from bashgym.core.errors import fail
+from bashgym.data.grpo_checks import completion_length, trainable, uses_tools
 from bashgym.data.preferences import PromptRow
-from bashgym.data.prompts import iter_prompt_rows
 from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.envs.rewards import RewardItem, RewardResult, make_rewarder
@@ -110,16 +109,6 @@ def build(job: Job) -> Built:
     )
 
 
-def uses_tools(request: dict[str, Any]) -> bool:
-    """Whether episodes are conversations with a bash tool."""
-    return bool(request["grpo_reward_mode"] == "environment" and request["environment_protocol"] == "tools")
-
-
-def completion_length(request: dict[str, Any]) -> int:
-    """Most tokens of an answer: max_completion_length, or half of the sequence."""
-    return int(request["max_completion_length"] or request["max_seq_length"] // 2)
-
-
 def shaping(request: dict[str, Any]) -> Shaping:
     """What stands between verdicts and loss."""
     return Shaping(
@@ -163,26 +152,11 @@ def _rows(job: Job, bundle: TokenizerBundle) -> tuple[list[PromptRow], list[Prom
     held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
     train: list[PromptRow] = []
     evaluation: list[PromptRow] = []
-    for position, row in enumerate(_trainable(Path(str(request["dataset_path"])), bundle, request)):
+    for position, row in enumerate(trainable(Path(str(request["dataset_path"])), bundle, request)):
         (evaluation if position in held_out else train).append(row)
     if own_eval:
-        evaluation += _trainable(Path(str(own_eval)), bundle, request)
+        evaluation += trainable(Path(str(own_eval)), bundle, request)
     return train, evaluation
-
-
-def _trainable(path: Path, bundle: TokenizerBundle, request: dict[str, Any]) -> Iterator[PromptRow]:
-    """The valid rows whose prompt leaves room for an answer, in the order of the file, as preflight counts them."""
-    room = int(request["max_seq_length"]) - completion_length(request)
-    wrap = bool(request["wrap_prompts"]) or uses_tools(request)
-    for row in iter_prompt_rows(
-        path, str(request["strategy"]), column_mapping=request["column_mapping"] or None, wrap=wrap
-    ):
-        if isinstance(row.prompt, str):
-            ids = bundle.encode(row.prompt, add_special_tokens=True)
-        else:
-            ids = bundle.encode(bundle.render(row.prompt, add_generation_prompt=True))
-        if len(ids) <= room:
-            yield row
 
 
 def dataset(rows: list[PromptRow]) -> Dataset:

@@ -42,8 +42,10 @@ def load_config(folder: Path) -> Any:
         ) from error
 
 
-def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None, attention: str | None = None) -> Any:
-    """The causal language model in `folder`, on the best device of this process."""
+def load_model(
+    folder: Path, *, dtype: torch.dtype, quantization: Any = None, attention: str | None = None, device: str = ""
+) -> Any:
+    """The causal language model in `folder`, on `device`, by default the best one of this process."""
     model = AutoModelForCausalLM.from_pretrained(
         folder,
         config=load_config(folder),
@@ -54,7 +56,7 @@ def load_model(folder: Path, *, dtype: torch.dtype, quantization: Any = None, at
         quantization_config=quantization,
         attn_implementation=attention,
     )
-    if quantization is None and torch.cuda.is_available():
+    if quantization is None and torch.cuda.is_available() and device != "cpu":
         model = model.to("cuda")
     return model
 

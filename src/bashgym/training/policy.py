@@ -198,7 +198,7 @@ class PolicyTrainer(GRPOTrainer):
                 group=(first + i) // size,
                 row=inputs[i]["number"],
                 prompt=scored.prompts[i],
-                completion=scored.completions[i],
+                completion=_said(scored.completions[i]),
                 tokens=scored.lengths[i],
                 truncated=scored.truncated[i],
                 reward=None if math.isnan(scored.own_rewards[i]) else scored.own_rewards[i],
@@ -342,6 +342,12 @@ class ReferenceOff(TrainerCallback):
 def _no_verdict(**_: Any) -> list[float | None]:
     """Stands where TRL wants a function and a name; `PolicyTrainer._calculate_rewards` asks the judge instead."""
     raise AssertionError("rewards come from the judge")
+
+
+def _said(completion: Any) -> Any:
+    """The text of an answer; the messages where there are several, or calls."""
+    turn = completion[0] if isinstance(completion, list) and len(completion) == 1 else {}
+    return turn["content"] if turn.get("content") is not None and not turn.get("tool_calls") else completion
 
 
 def _grouped(rewards: list[float], size: int) -> list[list[float]]:

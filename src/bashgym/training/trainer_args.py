@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import TrainingArguments
 
 from bashgym.methods.trl_names import SHARED
 from bashgym.training.launcher import SHARDING
@@ -22,9 +23,12 @@ _NOT_COPIED = frozenset(
         "max_seq_length",
         "use_liger",
         "warmup_ratio",
+        "gradient_checkpointing",
     }
 )
 """Shared names whose value needs more than copying."""
+_CHECKPOINTING = "activation" if hasattr(TrainingArguments, "activation_checkpointing") else "gradient"
+"""How the installed Transformers calls it; the older name warns at every start."""
 
 
 def is_sharded(request: dict[str, Any]) -> bool:
@@ -62,8 +66,9 @@ def shared_args(request: dict[str, Any], output_dir: str, *, with_eval: bool) ->
         "include_num_input_tokens_seen": "no",
         "eval_strategy": "no",
     }
-    if args["gradient_checkpointing"]:
-        args["gradient_checkpointing_kwargs"] = {"use_reentrant": False}
+    args[f"{_CHECKPOINTING}_checkpointing"] = recompute = bool(request["gradient_checkpointing"])
+    if recompute:
+        args[f"{_CHECKPOINTING}_checkpointing_kwargs"] = {"use_reentrant": False}
     if is_sharded(request):
         options = str(Path(output_dir) / SHARDING)
         fsdp = request["distributed"] == "fsdp"

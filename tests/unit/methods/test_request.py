@@ -340,7 +340,8 @@ def test_every_value_within_its_bounds_is_taken(data: st.DataObject, name: str, 
     if strategy in ("grpo", "rlvr") and name in bound:
         return
     value = data.draw(_valid(name))
-    assert parse_request({**BODY, "strategy": strategy, name: value})[name] == value
+    priced = {"cost_per_hour": 1.0} if name == "max_cost" else {}
+    assert parse_request({**BODY, **priced, "strategy": strategy, name: value})[name] == value
 
 
 @given(st.sampled_from(NUMERIC), st.floats(1e-3, 1e9))

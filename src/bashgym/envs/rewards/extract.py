@@ -68,9 +68,7 @@ def as_number(text: str) -> Decimal | None:
 
 def _marked(text: str) -> str | None:
     """What the last marker marks; None without a marker."""
-    hashes = None
-    for hashes in _HASHES.finditer(text):
-        pass
+    hashes = next(iter(reversed([*_HASHES.finditer(text)])), None)
     boxed = text.rfind(_BOXED)
     if boxed > (hashes.start() if hashes else -1):
         return _braced(text[boxed + len(_BOXED) :])

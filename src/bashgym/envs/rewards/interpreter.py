@@ -35,7 +35,8 @@ class Interpreter:
 @cache
 def interpreter() -> Interpreter:
     """A Python of our minor version below /usr, which is in the sandbox anyway; else the one that runs us, mounted at its own
-    path, because it finds its library by it. Isolated mode (-I): no variables, no user site, current folder not on the path.
+    path, because it finds its library by it. Options: -I isolates it (no variables, no user site, the current folder not on
+    the path), -B keeps bytecode out of the workspace.
 
     `sandbox_unavailable` for a prefix that would show more than a Python, or that the sandbox's user cannot reach.
     """
@@ -43,13 +44,13 @@ def interpreter() -> Interpreter:
     own = prefix / "bin" / _NAME
     for program in (Path("/usr/local/bin", _NAME), Path("/usr/bin", _NAME)):
         if program.exists() and program.resolve().is_relative_to("/usr"):
-            return Interpreter(f"{program} -I", ())
+            return Interpreter(f"{program} -I -B", ())
     hint = f"Install {_NAME} with the system's packages, or use a Python of pyenv, uv or conda in a folder others can read."
     if prefix.parent == prefix or Path.home().resolve().is_relative_to(prefix):
         raise fail("sandbox_unavailable", f"{prefix} cannot be mounted: it holds more than a Python", hint)
     if not own.exists() or not _reachable(prefix):
         raise fail("sandbox_unavailable", f"the sandbox's user cannot reach the Python at {own}", hint)
-    return Interpreter(f"{shlex.quote(str(own))} -I", ((prefix, str(prefix)),))
+    return Interpreter(f"{shlex.quote(str(own))} -I -B", ((prefix, str(prefix)),))
 
 
 @cache

@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def _arguments(xml: int) -> list[str]:
-    off = ("cacheprovider", "terminal", "faulthandler", "pastebin", "doctest", "stepwise", "debugging")
+    off = ("cacheprovider", "terminal", "faulthandler", "pastebin", "doctest", "stepwise")
     return [
         "-s",
         "--noconftest",
@@ -84,6 +84,12 @@ def _arguments(xml: int) -> list[str]:
     ]
 
 
+def _around(function: Any) -> Any:
+    """`pytest.hookimpl(wrapper=True, tryfirst=True)`: pytest cannot be imported yet."""
+    function.pytest_impl = {"wrapper": True, "tryfirst": True}
+    return function
+
+
 class Watch:
     """The plugin: tests of the solution's own do not count, a skip that the solution raises is a failure."""
 
@@ -95,6 +101,7 @@ class Watch:
         """Keeps the tests that the test file defines."""
         items[:] = [item for item in items if not _file_of(getattr(item, "function", None)).startswith(FOREIGN)]
 
+    @_around
     def pytest_runtest_makereport(self, item: Any, call: Any) -> Generator[None, Any, Any]:
         """Sees the exception before pytest makes a skip of it."""
         import pytest
@@ -105,11 +112,9 @@ class Watch:
         if report.skipped and raised is not None and isinstance(raised.value, outcomes) and _passed_through(raised.tb):
             report.outcome, report.longrepr = "failed", "the solution skipped the test"
             report.__dict__.pop("wasxfail", None)
-        if raised is not None and type(raised.value).__name__ == "FixtureLookupError":
+        if call.when == "setup" and raised is not None and isinstance(raised.value, pytest.FixtureLookupError):
             self.fault = f"{item.name} asks for a fixture that does not exist: {raised.value.argname}"
         return report
-
-    pytest_runtest_makereport.pytest_impl = {"wrapper": True, "tryfirst": True}  # type: ignore[attr-defined]
 
 
 def _file_of(function: Any) -> str:
@@ -138,14 +143,14 @@ def _guarding(build: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _honest(equal: Any) -> Callable[[Any, Any], Any]:
-    def __eq__(self: Any, other: Any) -> Any:
+    def honest(self: Any, other: Any) -> Any:
         result = equal(self, other)
         another = _OTHER.get(type(other))
         if result is True and another is not None and equal(self, another(other)) is True:
             return False
         return result
 
-    return __eq__
+    return honest
 
 
 def _probe(tests: Path) -> str:
@@ -174,7 +179,9 @@ def _probe(tests: Path) -> str:
 class _Stub(types.ModuleType):
     """A solution with every name: each is a class that takes anything, so that it can be called, inherited from, raised."""
 
-    __path__: list[str] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

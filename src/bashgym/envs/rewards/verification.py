@@ -41,6 +41,7 @@ PART = "pass_rate"
 TESTS = "test_solution.py"
 RUNNER = (Path(__file__).with_name("runner.py"), "/runner/runner.py")
 REPORT_BYTES = 8 << 20
+PROBE_S = 30.0
 _EXPECTED_STATUS = 1
 """pytest's for "some tests failed": the canary always does."""
 _CANARY = "def test_canary():\n    assert 1 == 2\n"
@@ -58,16 +59,7 @@ def verification(item: RewardItem, tests: str, timeout_s: float) -> RewardResult
     lines = _lines(result, order)
     if not lines:
         return _no_verdict(f"pytest did not start: status {result.exit_code}, {result.stderr.strip()[-300:]}")
-    reports = [rest for kind, rest in lines if kind == "report"]
-    if len(reports) > 1:
-        return _zero(RewardStatus.TAMPERED, "there are two reports")
-    if not reports:
-        return _zero(RewardStatus.FAILED, f"the process ended with status {result.exit_code} before the tests did")
-    try:
-        report = _Report.parse(reports[0])
-    except (ValueError, ElementTree.ParseError) as error:
-        return _zero(RewardStatus.TAMPERED, f"the report cannot be read: {error}")
-    return _verdict(report, order, tests, timeout_s)
+    return _verdict([rest for kind, rest in lines if kind == "report"], result, order, tests)
 
 
 @dataclass(frozen=True)
@@ -102,7 +94,7 @@ class _Report:
             raise ValueError("a declaration in the XML")
         outcomes: dict[str, list[str]] = {}
         message = ""
-        for case in ElementTree.fromstring(xml).iter("testcase"):
+        for case in ElementTree.fromstring(xml).iter("testcase"):  # noqa: S314 - no declarations
             bad = next((child for child in case if child.tag in ("failure", "error", "skipped")), None)
             outcome = "passed" if bad is None else "failed" if bad.tag == "failure" else bad.tag
             module = case.get("classname", "").split(".")[0]
@@ -114,7 +106,14 @@ class _Report:
         return cls(int(status), str(fault), outcomes, message)
 
 
-def _verdict(report: _Report, order: _Order, tests: str, timeout_s: float) -> RewardResult:
+def _verdict(reports: list[str], result: SandboxResult, order: _Order, tests: str) -> RewardResult:
+    if not reports:
+        return _zero(RewardStatus.FAILED, f"the process ended with status {result.exit_code} before the tests did")
+    try:
+        (line,) = reports
+        report = _Report.parse(line)
+    except (ValueError, ElementTree.ParseError) as error:
+        return _zero(RewardStatus.TAMPERED, f"not one report that can be read: {error}")
     if report.fault:
         return _no_verdict(report.fault)
     canary = report.outcomes.get(order.canary[:-3], [])
@@ -122,11 +121,15 @@ def _verdict(report: _Report, order: _Order, tests: str, timeout_s: float) -> Re
         return _zero(RewardStatus.FAILED, f"the tests were ended early (pytest's status {report.status})")
     if canary != ["failed"] or report.status != _EXPECTED_STATUS:
         return _zero(RewardStatus.TAMPERED, f"a test that must fail did not (pytest's status {report.status})")
+    return _rate(report, tests)
+
+
+def _rate(report: _Report, tests: str) -> RewardResult:
     counted = [outcome for module in (TESTS[:-3], "") for outcome in report.outcomes.get(module, [])]
     counted = [outcome for outcome in counted if outcome != "skipped"]
     passed = counted.count("passed")
     if not passed and (not counted or "" in report.outcomes):
-        if reason := _probe(tests, timeout_s):
+        if reason := _probe(tests):
             return _no_verdict(reason)
         if not counted:
             return _no_verdict("no test was run: all are skipped")
@@ -136,10 +139,10 @@ def _verdict(report: _Report, order: _Order, tests: str, timeout_s: float) -> Re
 
 
 @lru_cache(maxsize=1024)
-def _probe(tests: str, timeout_s: float) -> str:
+def _probe(tests: str) -> str:
     """Why the test file cannot be run with any solution; empty if that is not so, or cannot be told."""
     order = _Order(secrets.token_hex(16), TESTS, "", probe=True)
-    for kind, rest in _lines(_run("", tests, order, timeout_s), order):
+    for kind, rest in _lines(_run("", tests, order, PROBE_S), order):
         if kind == "probe":
             return str(json.loads(rest))
     return ""
