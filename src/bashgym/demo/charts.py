@@ -9,7 +9,7 @@ from typing import Any
 
 INK, MUTED, GRID = "#1f2430", "#6b7280", "#e5e7eb"
 BASE, TUNED, ACCENT = "#9aa5b8", "#1f6feb", "#d97706"
-MODELS = {"baseline": BASE, "candidate": TUNED, "RLVR": "#18794e"}
+MODELS = {"base model": BASE, "SFT": TUNED, "RLVR": "#18794e"}
 """The bars of a group, in their order."""
 
 
@@ -96,7 +96,7 @@ def reward_curve(points: Sequence[Mapping[str, Any]], png: Path) -> str:
 
 
 def pass_rates(groups: Mapping[str, Sequence[Mapping[str, Any]]], png: Path) -> str:
-    """pass@1 of the models in the order baseline, candidate, RLVR; a group of bars a split, with 95 % Wilson intervals."""
+    """pass@1 of the models in the order base model, SFT, RLVR; a group of bars a split, with 95 % Wilson intervals."""
     figure, axes = _figure(4.6, 3.0)
     for i, rates in enumerate(groups.values()):
         for j, (rate, colour) in enumerate(zip(rates, MODELS.values(), strict=False)):
@@ -115,8 +115,8 @@ def pass_rates(groups: Mapping[str, Sequence[Mapping[str, Any]]], png: Path) -> 
     return _save(figure, png)
 
 
-def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path, names: tuple[str, str] = ("baseline", "candidate")) -> str:
-    """pass@1 by task family, baseline and candidate as two dots on a line."""
+def by_cluster(rows: Sequence[Mapping[str, Any]], png: Path, names: tuple[str, str] = ("base model", "SFT")) -> str:
+    """pass@1 by task family, of two models as two dots on a line."""
     rows = sorted(rows, key=lambda row: (row["candidate"], row["cluster"]))
     figure, axes = _figure(6.4, max(2.0, 0.24 * len(rows) + 0.8))
     axes.grid(axis="x", color=GRID, linewidth=0.8)

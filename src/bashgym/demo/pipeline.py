@@ -291,7 +291,8 @@ def _card(demo: Demo, run_id: str, report: dict[str, Any], method: str) -> tuple
         metrics=run.metrics_path,
         release_evidence=run.file("release_evidence.json"),
         claim_tier="narrow_routing",
-        decision="promote" if release["ship"] else "hold",
+        # What RLVR needs beyond its evaluation (canaries against its verifiers) is no part of the demo.
+        decision="promote" if release["ship"] and method == "sft" else "hold",
         promotion=True,
     )
     return card, card_path

@@ -43,7 +43,10 @@ def _without_controls(value: Any) -> Any:
 
 def _context(story: Story, folder: Path) -> dict[str, Any]:
     main, second = story.main_report, story.second
-    rates = {split: list(report["pass_rate"].values()) for split, report in story.reports.items()}
+    rates = {
+        split: [report["pass_rate"]["baseline"], report["pass_rate"]["candidate"]]
+        for split, report in story.reports.items()
+    }
     comparisons = [_comparison_row(split, report) for split, report in story.reports.items()]
     if second:
         first = next(iter(rates))

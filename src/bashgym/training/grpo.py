@@ -16,7 +16,6 @@ import msgspec
 import pyarrow as pa
 from datasets import Dataset
 from trl import GRPOConfig
-from trl.chat_template_utils import supports_tool_calling
 
 from bashgym.core.errors import fail
 from bashgym.data.grpo_checks import completion_length, trainable, uses_tools
@@ -31,6 +30,7 @@ from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
 from bashgym.training.policy import Judge, PolicyTrainer, ReferenceOff, Shaping
 from bashgym.training.rollouts import HealthCallback, RolloutLog
+from bashgym.training.tool_calls import read_tool_calls
 from bashgym.training.trainer_args import shared_args
 
 LOSSES = {
@@ -78,13 +78,8 @@ def build(job: Job) -> Built:
             fields=["prompts_per_rollout_batch"],
         )
     tokenizer = load_tokenizer(folder)
-    if tools and not supports_tool_calling(tokenizer):
-        raise fail(
-            "template_failed",
-            f"environment_protocol is tools, and the chat template of {job.manifest['model']['name']} cannot show tool calls",
-            hint="Use environment_protocol text, or a model whose template has tools.",
-            fields=["environment_protocol"],
-        )
+    if tools:
+        read_tool_calls(tokenizer, str(job.manifest["model"]["name"]))
     model, peft_config = student(request, job.manifest)
     model.generation_config.eos_token_id = sorted(stop_ids(model, tokenizer))
     trainer = PolicyTrainer(
