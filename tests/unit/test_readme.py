@@ -22,7 +22,7 @@ def _commands():
 @pytest.mark.parametrize("argv", list(_commands()), ids=" ".join)
 def test_the_command_and_its_options_exist(argv, capsys):
     words = [word for word in argv if not word.startswith("-")]
-    depth = 3 if words[1] in ("runcard", "tracking-context") else 2
+    depth = 3 if words[1] in ("runcard", "tracking-context", "session-records") else 2
     assert main([*words[:depth], "--help"]) == 0
     shown = capsys.readouterr().out
     for option in (word for word in argv if word.startswith("--")):
