@@ -30,12 +30,12 @@ from bashgym.core.errors import fail
 from bashgym.data.alignment import align
 from bashgym.data.distillation_checks import answer_start, completion_length, encoded_rows
 from bashgym.data.encode import IGNORED
-from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.data.types import Encoded, SftExample
 from bashgym.training.divergence import sorted_distance, token_divergence
 from bashgym.training.load import choose_dtype, load_model, load_tokenizer, student
 from bashgym.training.loop import Built, Job
+from bashgym.training.rows import divided
 from bashgym.training.trainer_args import shared_args
 
 Row = dict[str, list[int]]
@@ -267,22 +267,16 @@ def _objective(job: Job, bundle: TokenizerBundle) -> Objective:
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[SftExample]]:
-    """(train, evaluation or None, a few training examples to sample from). Positions count trainable rows only."""
+    """(train, evaluation or None, a few training examples to sample from)."""
     request, facts = job.request, job.manifest.get("teacher") or {}
     uld = facts and request["distillation_alignment"] == "uld"
     teacher = TokenizerBundle.load(Path(facts["path"])) if uld else None
-    own_eval = request.get("eval_dataset_path")
-    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
-    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
     train, evaluation, samples = list[Row](), list[Row](), list[SftExample]()
-    for position, (example, encoded) in enumerate(encoded_rows(bundle, Path(request["dataset_path"]), request)):
+    for (example, encoded), held_out in divided(job, lambda path: encoded_rows(bundle, Path(path), request)):
         row = _row(request, bundle, teacher, example, encoded)
-        (evaluation if position in held_out else train).append(row)
-        if position not in held_out and len(samples) < int(request["sample_prompts"]):
+        (evaluation if held_out else train).append(row)
+        if not held_out and len(samples) < int(request["sample_prompts"]):
             samples.append(example)
-    if own_eval:
-        pairs = encoded_rows(bundle, Path(own_eval), request)
-        evaluation = [_row(request, bundle, teacher, *pair) for pair in pairs]
     if not train:
         raise fail("dataset_empty", "no row has a trained token at this max_seq_length", fields=["max_seq_length"])
     return Dataset.from_list(train), Dataset.from_list(evaluation) if evaluation else None, samples

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,11 @@ from bashgym.core.errors import fail
 from bashgym.data.pairs import EncodedPair, encode_pairs
 from bashgym.data.preferences import PromptRow, side_text
 from bashgym.data.prompts import iter_prompt_rows
-from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
 from bashgym.training.policy import ReferenceOff
+from bashgym.training.rows import divided
 from bashgym.training.trainer_args import shared_args
 
 COLUMNS = ("prompt_ids", "chosen_ids", "rejected_ids")
@@ -89,21 +90,15 @@ def still_reference(model: Any) -> None:
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[PromptRow]]:
     """(train, evaluation or None, a few training rows to sample from). Positions count trainable pairs only."""
     request = job.request
-    own_eval = request.get("eval_dataset_path")
-    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
-    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
     train, evaluation = _Table(), _Table()
     samples: list[PromptRow] = []
-    for position, (row, pair) in enumerate(_trainable(request, bundle, str(request["dataset_path"]))):
-        if position in held_out:
+    for (row, pair), held_out in divided(job, partial(_trainable, request, bundle)):
+        if held_out:
             evaluation.add(pair)
             continue
         train.add(pair)
         if len(samples) < int(request["sample_prompts"]):
             samples.append(row)
-    if own_eval:
-        for _, pair in _trainable(request, bundle, str(own_eval)):
-            evaluation.add(pair)
     if not len(train):
         raise fail("dataset_empty", "no pair can be trained on at this max_seq_length", fields=["max_seq_length"])
     return train.dataset(), evaluation.dataset() if len(evaluation) else None, samples

@@ -20,7 +20,6 @@ from trl import GRPOConfig
 from bashgym.core.errors import fail
 from bashgym.data.grpo_checks import completion_length, trainable, uses_tools
 from bashgym.data.preferences import PromptRow
-from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.envs.rewards import RewardItem, RewardResult, make_rewarder
 from bashgym.envs.rewards.tools import BashEnvironment
@@ -30,6 +29,7 @@ from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
 from bashgym.training.policy import Judge, PolicyTrainer, ReferenceOff, Shaping
 from bashgym.training.rollouts import HealthCallback, RolloutLog
+from bashgym.training.rows import divided
 from bashgym.training.tool_calls import read_tool_calls
 from bashgym.training.trainer_args import shared_args
 
@@ -140,17 +140,11 @@ def config(job: Job, *, with_eval: bool) -> GRPOConfig:
 
 
 def _rows(job: Job, bundle: TokenizerBundle) -> tuple[list[PromptRow], list[PromptRow]]:
-    """(training rows, evaluation rows). Positions count trainable rows only."""
-    request = job.request
-    own_eval = request.get("eval_dataset_path")
-    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
-    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
+    """(training rows, evaluation rows)."""
     train: list[PromptRow] = []
     evaluation: list[PromptRow] = []
-    for position, row in enumerate(trainable(Path(str(request["dataset_path"])), bundle, request)):
-        (evaluation if position in held_out else train).append(row)
-    if own_eval:
-        evaluation += trainable(Path(str(own_eval)), bundle, request)
+    for row, held_out in divided(job, lambda path: trainable(Path(path), bundle, job.request)):
+        (evaluation if held_out else train).append(row)
     return train, evaluation
 
 

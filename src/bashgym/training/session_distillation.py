@@ -12,6 +12,7 @@ al. 2015, section 2. Rows and ids come from `data.sessions`, the same that prefl
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +27,13 @@ from bashgym.core.errors import fail
 from bashgym.data.encode import IGNORED
 from bashgym.data.sessions.contract import Record, confident
 from bashgym.data.sessions.encode import Branches, encode_records
-from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.data.types import Encoded
 from bashgym.training.arrow import EncodedTable
 from bashgym.training.divergence import token_divergence
 from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
+from bashgym.training.rows import divided
 from bashgym.training.trainer_args import shared_args
 
 NAME = "session_distillation"
@@ -167,22 +168,17 @@ def target_logits(model: Any, inputs: dict[str, Tensor], branch: str) -> tuple[T
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[Record]]:
-    """(train, evaluation or None, a few training records to sample from). Positions count trainable rows only."""
+    """(train, evaluation or None, a few training records to sample from)."""
     request = job.request
-    own_eval = request.get("eval_dataset_path")
-    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
-    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
     train, evaluation = list[Branches](), list[Branches]()
     samples: list[Record] = []
-    for position, (record, branches) in enumerate(_trainable(request, bundle, str(request["dataset_path"]))):
-        if position in held_out:
+    for (record, branches), held_out in divided(job, partial(_trainable, request, bundle)):
+        if held_out:
             evaluation.append(branches)
             continue
         train.append(branches)
         if len(samples) < int(request["sample_prompts"]):
             samples.append(record)
-    if own_eval:
-        evaluation += [branches for _, branches in _trainable(request, bundle, str(own_eval))]
     if not train:
         raise fail("dataset_empty", "no record can be trained on at this max_seq_length", fields=["max_seq_length"])
     return _table(train), _table(evaluation) if evaluation else None, samples

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from trl import SFTConfig, SFTTrainer
 from bashgym.core.errors import fail
 from bashgym.data.encode import encode_many, loss_policy
 from bashgym.data.formats import iter_examples
-from bashgym.data.splits import eval_indices
 from bashgym.data.tokens import TokenizerBundle
 from bashgym.data.types import Encoded, SftExample
 from bashgym.training.arrow import EncodedTable
 from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
+from bashgym.training.rows import divided
 from bashgym.training.trainer_args import shared_args
 
 
@@ -70,23 +71,17 @@ def _check_parity(job: Job, tokenizer: Any, samples: list[SftExample]) -> None:
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[SftExample]]:
-    """(train, evaluation or None, a few training examples to sample from). Positions count trainable rows only."""
+    """(train, evaluation or None, a few training examples to sample from)."""
     request = job.request
-    own_eval = request.get("eval_dataset_path")
-    rows, share = int(job.manifest["dataset"]["rows"]), float(request["eval_split"])
-    held_out = set() if own_eval else eval_indices(rows, share, int(request["seed"]))
     train, evaluation = EncodedTable(), EncodedTable()
     samples: list[SftExample] = []
-    for position, (example, encoded) in enumerate(_trainable(job, bundle, str(request["dataset_path"]))):
-        if position in held_out:
+    for (example, encoded), held_out in divided(job, partial(_trainable, job, bundle)):
+        if held_out:
             evaluation.add(encoded)
             continue
         train.add(encoded)
         if len(samples) < int(request["sample_prompts"]) and _prompt(example):
             samples.append(example)
-    if own_eval:
-        for _, encoded in _trainable(job, bundle, str(own_eval)):
-            evaluation.add(encoded)
     if not len(train):
         raise fail("dataset_empty", "no row has a trained token at this max_seq_length", fields=["max_seq_length"])
     return train.dataset(), evaluation.dataset() if len(evaluation) else None, samples
