@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 ACCEPTANCE ?= ../shared/acceptance/documented_commands.py
-ACCEPTANCE_GROUPS ?= system plan sft
+ACCEPTANCE_GROUPS ?= system plan sft strategies
 
 .PHONY: demo test unit lint bench acceptance docs clean
 

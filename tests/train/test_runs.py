@@ -70,7 +70,7 @@ def test_deployable_saves_a_merged_model_with_the_adapters_logits(workspace, bod
     assert wait_end(workspace, run_id)["status"] == "completed"
     run = workspace.runs.locate(run_id)
     merged = next(e for e in run.events() if e["type"] == "merged-saved")
-    assert merged["logits_relative_difference"] < 1e-3
+    assert merged["max_relative_difference"] < 1e-3
     assert workspace.model(str(run.file("merged"))).adapter_path is None
     assert workspace.model(run_id).adapter_path == run.file("final")
 
@@ -158,9 +158,9 @@ def test_what_this_machine_lacks_is_refused_by_name(workspace, body):
         ({"sft_backend": "unsloth"}, "missing_extra", "sft_backend"),
         ({"report_to": ["mlflow"]}, "missing_extra", "report_to"),
         ({"use_liger": True}, "missing_extra", "use_liger"),
-        ({"num_processes": 2}, "target_unavailable", "num_processes"),
-        ({"auto_push_hf": True, "hf_repo_name": "o/r"}, "export_unavailable", "auto_push_hf"),
-        ({"strategy": "dpo"}, "strategy_not_built", "strategy"),
+        ({"num_processes": 2, "distributed": "deepspeed"}, "missing_extra", "distributed"),
+        ({"auto_push_hf": True, "hf_repo_name": "o/r"}, "hub_unavailable", "auto_push_hf"),
+        ({"auto_deploy_ollama": True}, "export_unavailable", "auto_deploy_ollama"),
     ):
         with pytest.raises(BashGymError) as caught:
             workspace.runs.start({**body, **change})

@@ -74,6 +74,8 @@ TRAINING = Group(
         "queue": _QUEUE,
         "diff": Command("diff:diff", "What differs between two runs."),
         "reproduce": Command("diff:reproduce", "Run a run again: do the same weights come out?"),
+        "push": Command("publish:push", "Push a finished run's model to the Hub, private by default."),
+        "export-gguf": Command("publish:export_gguf", "Convert a finished run's merged model with llama.cpp."),
         "analyze": Command("judge:analyze", "Read a run's curves and evidence: verdict, findings, next steps."),
         "classify": Command("judge:classify", "Which method a run used and what evidence it has."),
         "capabilities": Command("catalog:capabilities", "Every method, field and bound of this version."),

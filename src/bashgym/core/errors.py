@@ -106,7 +106,6 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "field_has_flag": (Invalid, "a config key that has its own flag or is controlled elsewhere"),
     "unknown_strategy": (Invalid, "no such training method"),
     "not_direct_strategy": (Invalid, "the method has its own workflow and is not started directly"),
-    "strategy_not_built": (Unavailable, "the method is described but its trainer is not in this version"),
     "unknown_trainer_arg": (Invalid, "an argument that the installed TRL config class does not have"),
     "file_missing": (NotFound, "the file does not exist"),
     "file_unreadable": (Invalid, "the file cannot be read or is not of the stated format"),
@@ -144,7 +143,10 @@ CODES: dict[str, tuple[type[BashGymError], str]] = {
     "export_unavailable": (Unavailable, "an export step needs a tool that is not here"),
     "export_failed": (Failed, "an export tool failed, or what it wrote is not sound"),
     "merge_failed": (Failed, "the merged weights do not answer as adapter and base do"),
-    "hub_refused": (Forbidden, "the Hub did not take the push, or the repository's visibility is not the one asked for"),
+    "hub_refused": (
+        Forbidden,
+        "the Hub did not take the push, or the repository's visibility is not the one asked for",
+    ),
     "hub_unavailable": (Unavailable, "the Hub push needs a token or is not reachable"),
     # runs
     "run_not_found": (NotFound, "no run with this id"),

@@ -29,11 +29,11 @@ from bashgym.workspace import Workspace
 Progress = Callable[[str, float, str], None]
 """Called with (step, share done in 0..1, what to show)."""
 
-EVAL_SEED = 90417
+EVAL_SEED = 58211
 """The suite's seed belongs to the protocol: it does not follow the training seed.
 
-Recipes were chosen while looking at seeds 7 and 2027; this one was first evaluated after they were fixed. Whoever
-changes a recipe because of a score on it has to move it on.
+Recipes were chosen while looking at seeds 7 and 2027 (and one was scored at 90417); this one was first evaluated after
+they were fixed. Whoever changes a recipe because of a score on it has to move it on.
 """
 
 

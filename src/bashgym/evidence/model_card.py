@@ -1,4 +1,7 @@
-"""A short Markdown model card from a run's manifest, profile and RunCard. Says only what was recorded."""
+"""The Markdown model card of a run, from its manifest, request, metrics, evidence and RunCard. Says only what was recorded.
+
+Paths of this machine stay out of it. The licence is the base model's own where its files state one, never invented.
+"""
 
 from __future__ import annotations
 
@@ -9,42 +12,51 @@ from typing import Any
 from bashgym.core.files import atomic_write_text
 from bashgym.evidence.binding import read_or_empty
 from bashgym.evidence.inspection import number, part
+from bashgym.methods import registry
+from bashgym.methods.common import LORA, OPTIMIZER
+from bashgym.methods.spec import Method
+from bashgym.store.metrics import read_points
 
 _LICENSE = re.compile(r"^license:\s*['\"]?([\w.+-]+)", re.MULTILINE)
 _UNSAFE = re.compile(r"[\r\n|<>`]+")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SHAPE = ("max_steps", "num_epochs", "batch_size", "gradient_accumulation_steps", "max_seq_length", "dtype", "seed")
 
 
-def model_card(run_dir: Path, card_path: Path | None = None) -> str:
-    """The card's text. The licence is the base model's where its files state one, else `unknown`."""
-    manifest, profile = read_or_empty(run_dir / "manifest.json"), read_or_empty(run_dir / "model_profile.json")
+def model_card(run_dir: Path, card_path: Path | None = None, artifact: str = "final") -> str:
+    """The card's text for the model in `<run>/<artifact>`."""
+    manifest, request = read_or_empty(run_dir / "manifest.json"), read_or_empty(run_dir / "request.json")
     card = read_or_empty(card_path or run_dir / "run_card.json")
     model, data = part(manifest, "model"), part(manifest, "dataset")
     license_ = base_license(Path(str(model.get("path") or run_dir)))
-    name = _text(manifest.get("run_id") or run_dir.name)
+    adapter = (run_dir / artifact / "adapter_config.json").is_file()
+    base, code = _base_name(model), part(manifest, "code")
     rows = [
-        ("Base model", f"{_text(model.get('name'))} (`{_short(model.get('digest'))}`)"),
+        ("Base model", f"{_text(base)} (`{_short(model.get('digest'))}`)"),
         ("Method", _text(manifest.get("strategy"))),
         ("Objective", _text(manifest.get("objective"))),
         ("Training rows", f"{_text(data.get('train_rows'))} (`{_short(data.get('digest'))}`)"),
+        ("Evaluation rows", _text(data.get("eval_rows"))),
         ("Seed", _text(manifest.get("seed"))),
-        ("Code", _text(part(manifest, "code").get("git_commit") or part(manifest, "code").get("version"))),
-        ("Status", _text(profile.get("status"))),
+        ("Code", _text(code.get("git_commit") or code.get("version"))),
+        ("Status", _text(read_or_empty(run_dir / "model_profile.json").get("status"))),
         ("Decision", f"{_text(card.get('decision'))}, claim tier {_text(card.get('claim_tier'))}"),
     ]
-    lines = ["---", f"license: {license_}", f"base_model: {_text(model.get('name'))}", "---", "", f"# {name}", ""]
-    lines += ["| | |", "|---|---|", *(f"| {key} | {value} |" for key, value in rows), ""]
+    lines = [*_front(license_, base, adapter, manifest), f"# {_text(manifest.get('run_id') or run_dir.name)}", ""]
+    lines += _table("", (row for row in rows if not row[1].startswith("unknown")))
+    lines += _table("## Settings", _settings(request))
+    lines += _results(run_dir, str(manifest.get("strategy")))
     lines += _evaluation(run_dir)
-    limits = card.get("known_limitations")
-    if isinstance(limits, list) and limits:
-        lines += ["## Known limitations", "", *(f"- {_text(item)}" for item in limits), ""]
+    lines += _loading(base, adapter)
+    lines += _limitations(run_dir, card, manifest)
     if license_ == "unknown":
         lines += ["The base model's licence was not found in its files: find out before publishing.", ""]
     return "\n".join(lines)
 
 
-def write_model_card(run_dir: Path, output: Path, card_path: Path | None = None) -> Path:
+def write_model_card(run_dir: Path, output: Path, card_path: Path | None = None, artifact: str = "final") -> Path:
     """Writes `model_card` to `output`."""
-    atomic_write_text(output, model_card(run_dir, card_path))
+    atomic_write_text(output, model_card(run_dir, card_path, artifact))
     return output
 
 
@@ -62,6 +74,48 @@ def base_license(folder: Path) -> str:
     return "unknown"
 
 
+def _front(license_: str, base: str, adapter: bool, manifest: dict[str, Any]) -> list[str]:
+    """The metadata block. `base_model` only where it is a name that others can look up."""
+    lines = ["---", f"license: {license_}"]
+    if _HUB_ID.fullmatch(base):
+        lines.append(f"base_model: {base}")
+    lines += [f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
+    return [*lines, "tags:", "- bashgym", f"- {_text(manifest.get('strategy'))}", "---", ""]
+
+
+def _base_name(model: dict[str, Any]) -> str:
+    """The base's name; of a folder only its own name, as its path is nobody's business."""
+    name = str(model.get("name") or "unknown").partition("@")[0]
+    return Path(name).name if model.get("source") == "path" else name
+
+
+def _settings(request: dict[str, Any]) -> list[tuple[str, str]]:
+    """The fields that shape the optimisation; texts that look like paths are left out."""
+    names, method = [field.name for field in OPTIMIZER], _method(request.get("strategy"))
+    names += [field.name for field in LORA] if request.get("use_lora") else ["use_lora"]
+    names += [field.name for field in method.own_fields] if method else []
+    found = []
+    for name in dict.fromkeys([*_SHAPE, *names]):
+        value = request.get(name)
+        plain = not isinstance(value, dict | list) and not (isinstance(value, str) and ("/" in value or "\\" in value))
+        if value not in (None, "", [], {}) and plain:
+            found.append((name, _text(str(value).lower() if isinstance(value, bool) else value)))
+    return found
+
+
+def _results(run_dir: Path, strategy: str) -> list[str]:
+    """The last value of every metric that the method must report, and of the losses."""
+    points, _ = read_points(run_dir / "metrics.jsonl")
+    method = _method(strategy)
+    wanted = ["loss", "eval_loss", *(method.must_emit if method else ())]
+    rows = []
+    for name in dict.fromkeys(wanted):
+        last = next((point for point in reversed(points) if number(point.get(name)) is not None), None)
+        if last:
+            rows.append((name, f"{last[name]:.4g} at step {last['step']}"))
+    return _table("## Training metrics, last values", rows)
+
+
 def _evaluation(run_dir: Path) -> list[str]:
     """What the release evidence observed, with its interval; the absence of one is said."""
     evidence = read_or_empty(run_dir / "release_evidence.json")
@@ -77,6 +131,43 @@ def _evaluation(run_dir: Path) -> list[str]:
         f"(95 % interval {low:+.3f} to {high:+.3f}, n = {_text(seen.get('n_scored'))}).{label}",
         "",
     ]
+
+
+def _loading(base: str, adapter: bool) -> list[str]:
+    """Code that loads the model; FOLDER is this repository or folder."""
+    name = base if re.fullmatch(r"[\w./-]+", base) else "the base model"
+    body = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    if adapter:
+        body = [body[0], "from peft import PeftModel", "", f'base = AutoModelForCausalLM.from_pretrained("{name}")']
+        body.append('model = PeftModel.from_pretrained(base, "FOLDER")')
+    else:
+        body.append('model = AutoModelForCausalLM.from_pretrained("FOLDER")')
+    return ["## How to load", "", "```python", *body, 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")', "```", ""]
+
+
+def _limitations(run_dir: Path, card: dict[str, Any], manifest: dict[str, Any]) -> list[str]:
+    """What the RunCard says, a divergence, and findings that were overridden."""
+    stated = card.get("known_limitations")
+    found = [_text(item) for item in stated] if isinstance(stated, list) else []
+    points, _ = read_points(run_dir / "metrics.jsonl")
+    broken = next((point for point in points if point.get("non_finite")), None)
+    if broken:
+        found.append(
+            f"Training diverged: {_text(', '.join(broken['non_finite']))} not finite at step {broken['step']}."
+        )
+    forced = manifest.get("forced")
+    if isinstance(forced, list) and forced:
+        found.append(f"Started against preflight findings: {_text(', '.join(map(str, forced)))}.")
+    return ["## Known limitations", "", *(f"- {item}" for item in found), ""] if found else []
+
+
+def _method(strategy: object) -> Method | None:
+    return registry.get(str(strategy)) if strategy in registry.METHODS else None
+
+
+def _table(title: str, rows: Any) -> list[str]:
+    body = [f"| {key} | {value} |" for key, value in rows]
+    return [*([title, ""] if title else []), "| | |", "|---|---|", *body, ""] if body else []
 
 
 def _text(value: object) -> str:

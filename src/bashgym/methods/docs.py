@@ -74,9 +74,7 @@ def anchor(title: str) -> str:
 
 def built(method: Method) -> str:
     """How a method can be used in this version."""
-    if not method.direct:
-        return "own workflow"
-    return "direct" if method.builder else "direct, no trainer yet"
+    return "direct" if method.direct else "own workflow"
 
 
 def strategy_table() -> str:

@@ -75,7 +75,8 @@ def _batch(values: Mapping[str, Any], checked: Mapping[str, Any]) -> list[Refusa
     step = per_pass * values["gradient_accumulation_steps"]
     found: list[Refusal] = []
     if step % group and checked.get("prompts_per_rollout_batch") is None:
-        message = f"{step} completions per step (batch x processes x accumulation) are not divisible by grpo_num_generations {group}"
+        message = f"{step} completions per step (batch x processes x accumulation) are not divisible by "
+        message += f"grpo_num_generations {group}"
         need = group // math.gcd(group, per_pass)
         found.append(
             ("gradient_accumulation_steps", message, f"Set gradient_accumulation_steps to a multiple of {need}.")

@@ -19,7 +19,9 @@ from bashgym.models.headers import safetensors_header, weight_files
 
 CODES = frozenset({"adapter_not_mergeable", "adapter_odd", "base_quantised", "tied_embeddings", "checkpoint_as_model"})
 """Codes of the findings that are made here."""
-MERGEABLE = frozenset({"LORA", "ADALORA", "LOHA", "LOKR", "OFT", "BOFT", "HRA", "IA3", "FOURIERFT", "VERA", "LN_TUNING", "BONE"})
+MERGEABLE = frozenset(
+    {"LORA", "ADALORA", "LOHA", "LOKR", "OFT", "BOFT", "HRA", "IA3", "FOURIERFT", "VERA", "LN_TUNING", "BONE"}
+)
 """PEFT types whose weights become part of the base's; prompts and prefixes are inputs, not weights."""
 _ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out", "word_embeddings")
 _QUANTISED = re.compile(r"(bnb-4bit|-4bit|-8bit|-gptq|-awq|-int4|-int8|-fp8)\b", re.IGNORECASE)
@@ -84,7 +86,9 @@ def config_findings(config: Mapping[str, Any], base_config: Mapping[str, Any], *
     if merges and kind not in MERGEABLE:
         message = f"a {kind} adapter cannot be merged: it is an input to the model, not a change of its weights"
         found.append(
-            Finding("adapter_not_mergeable", Severity.ERROR, message, "Use artifact_retention adapter_only.", "base_model")
+            Finding(
+                "adapter_not_mergeable", Severity.ERROR, message, "Use artifact_retention adapter_only.", "base_model"
+            )
         )
     task = config.get("task_type")
     if task not in (None, "CAUSAL_LM"):
@@ -92,7 +96,9 @@ def config_findings(config: Mapping[str, Any], base_config: Mapping[str, Any], *
     base = str(config.get("base_model_name_or_path") or "")
     if _QUANTISED.search(base):
         mend = "Merge into the 16-bit base, which usually has the same name without that ending."
-        found.append(Finding("base_quantised", Severity.WARNING, f"the adapter's base {base} is quantised", mend, "base_model"))
+        found.append(
+            Finding("base_quantised", Severity.WARNING, f"the adapter's base {base} is quantised", mend, "base_model")
+        )
     layers = _adapted_layers(config.get("target_modules"))
     total = base_config.get("num_hidden_layers")
     if layers and total and len(layers) < total:
@@ -111,7 +117,7 @@ def _tied(modules: Sequence[str], base_config: Mapping[str, Any], field: str, me
     if not ends or not base_config.get("tie_word_embeddings"):
         return []
     message = (
-        f"{', '.join(ends)} is trained on a base with tie_word_embeddings true: embed_tokens and lm_head share weights there"
+        f"{', '.join(ends)} is trained on a base with tie_word_embeddings true: embed_tokens and lm_head are one there"
     )
     mend = "Leave it out of the adapter" + (
         "; else merged/ gets tie_word_embeddings false and both matrices, and is larger." if merges else "."
@@ -125,7 +131,9 @@ def _checkpoint(folder: Path) -> list[Finding]:
         return []
     step = read_object(folder / "trainer_state.json").get("global_step")
     has = "is left behind" if any(folder.glob("optimizer*")) else "is not there"
-    message = f"{folder.name} is a training checkpoint (step {step}): only its weights are used; its optimizer state {has}"
+    message = (
+        f"{folder.name} is a training checkpoint (step {step}): only its weights are used; its optimizer state {has}"
+    )
     mend = "Momentum and warm-up begin anew. To continue that run as it was, use `bashgym training resume`."
     return [Finding("checkpoint_as_model", Severity.WARNING, message, mend, "base_model")]
 

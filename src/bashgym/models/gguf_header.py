@@ -60,7 +60,8 @@ class _Reader:
             name, dims = self._string(), self._scalar("I")
             self._bytes(8 * dims + 4)
             tensors[name] = self._scalar("Q")
-        alignment = int(metadata.get("general.alignment", 32)) or 32
+        stated = metadata.get("general.alignment")
+        alignment = stated if isinstance(stated, int) and stated > 0 else 32
         start = -(-self._handle.tell() // alignment) * alignment
         if tensors and start + max(tensors.values()) >= self._size:
             raise ValueError(f"it ends at {self._size} bytes, before its last tensor")

@@ -84,10 +84,15 @@ def valid_checkpoint(run: RunDir) -> Path:
     """The newest checkpoint that can be trusted; `no_checkpoint` says what is wrong with those that can't."""
     checkpoint, passed_over = last_valid(run.path)
     if checkpoint is None:
+        hint = "Start a new run. A smaller save_steps keeps more."
+        lost = next((reason for reason in passed_over if "optimizer" in reason), None)
+        if lost:
+            folder = run.file(lost.partition(":")[0])
+            hint = f"Its weights can be trained on with a fresh optimizer: start a new run with base_model {folder}."
         raise fail(
             "no_checkpoint",
             f"{run.run_id} has no valid checkpoint" + (": " + "; ".join(passed_over) if passed_over else ""),
-            hint="Start a new run. A smaller save_steps keeps more.",
+            hint=hint,
         )
     return checkpoint
 

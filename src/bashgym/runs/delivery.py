@@ -103,8 +103,14 @@ def _wants_gguf(request: Mapping[str, Any]) -> bool:
 def _export(run: RunDir, settings: Settings, quantization: str) -> dict[str, Any]:
     from bashgym.runs.publish import artifact_folder
 
-    source, tools = artifact_folder(run, "merged"), gguf.find_tools(settings.llama_cpp)
-    return gguf.export(source, run.file("gguf"), run.run_id, quantization, tools, settings.training_python)
+    return gguf.export(
+        artifact_folder(run, "merged"),
+        run.file("gguf"),
+        name=run.run_id,
+        quantization=quantization,
+        tools=gguf.find_tools(settings.llama_cpp),
+        python=settings.training_python,
+    )
 
 
 def _auto_push(run: RunDir, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,7 +160,9 @@ def _update_profile(run: RunDir) -> None:
 def _check_finished(run: RunDir) -> None:
     status = run.state().status
     if status not in TERMINAL:
-        raise fail("invalid_transition", f"{run.run_id} is {status}; its model is not finished", "Wait until it has ended.")
+        raise fail(
+            "invalid_transition", f"{run.run_id} is {status}; its model is not finished", "Wait until it has ended."
+        )
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _hub() -> Iterator[Any]:
         yield HfApi(token=token, library_name="bashgym")
     except BashGymError:
         raise
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001 - the boundary above
         raise _translated(error, token) from None  # the client's traceback holds the request and its headers
 
 
@@ -117,9 +117,13 @@ def _translated(error: Exception, token: str) -> BashGymError:
     status = getattr(getattr(cause, "response", None), "status_code", None)
     text = " ".join(str(error).split()).replace(token, "***")[:300]
     if status in (401, 403, 409, 400, 404):
-        why = {401: "the token is not accepted", 403: "the token may not write there", 409: "it conflicts"}.get(status, "")
+        why = {401: "the token is not accepted", 403: "the token may not write there", 409: "it conflicts"}.get(
+            status, ""
+        )
         hint = "Use a token with write access to that repository." if status in (401, 403) else ""
-        return fail("hub_refused", f"the Hub answered {status}{f' ({why})' if why else ''}: {text}", hint, ["hf_repo_name"])
+        return fail(
+            "hub_refused", f"the Hub answered {status}{f' ({why})' if why else ''}: {text}", hint, ["hf_repo_name"]
+        )
     said = f"answered {status}" if status else "could not be reached"
     hint = "`bashgym training push RUN_ID --repo NAME` tries again."
     return fail("hub_unavailable", f"the Hub {said}: {type(error).__name__}: {text}", hint, ["auto_push_hf"])
@@ -130,7 +134,9 @@ def _look(api: Any, repo: str, private: bool) -> tuple[str, bool]:
     from huggingface_hub.errors import RepositoryNotFoundError
 
     if not _REPO.fullmatch(repo):
-        raise fail("invalid_field", f"{repo[:100]!r} is not a Hub repository (name or owner/name)", "", ["hf_repo_name"])
+        raise fail(
+            "invalid_field", f"{repo[:100]!r} is not a Hub repository (name or owner/name)", "", ["hf_repo_name"]
+        )
     who = api.whoami()
     if ((who.get("auth") or {}).get("accessToken") or {}).get("role") == "read":
         hint = "Make one with write access."

@@ -205,6 +205,20 @@ class RunService:
 
         return compare(self, run_id, new_id)
 
+    # -- artifacts -----------------------------------------------------------------------------------------------
+
+    def push(self, run_id: str, repo: str, *, private: bool = True, artifact: str = "auto") -> dict[str, Any]:
+        """Pushes a finished run's model to the Hub; see `runs.delivery`."""
+        from bashgym.runs import delivery
+
+        return delivery.push(self.locate(run_id), repo, private=private, artifact=artifact)
+
+    def export_gguf(self, run_id: str, quantization: str | None = None) -> dict[str, Any]:
+        """Exports a finished run's merged model as GGUF; see `runs.delivery`."""
+        from bashgym.runs import delivery
+
+        return delivery.export_gguf(self.locate(run_id), self.settings, quantization)
+
     # -- the queue -----------------------------------------------------------------------------------------------
 
     def queue_list(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from bashgym.core.files import read_object
 from bashgym.core.process import ProcessIdentity, end_group, identity, is_alive
 from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
-from bashgym.runs import queue, verdicts
+from bashgym.runs import delivery, queue, verdicts
 from bashgym.runs.index import RunIndex
 from bashgym.runs.lifecycle import check_transition
 from bashgym.runs.progress import progress_of
@@ -198,7 +198,29 @@ class Supervisor:
         if self.state.trainer:
             end_group(ProcessIdentity.from_dict(self.state.trainer), 0.0)
         message = self._reason if verdict.status == RunStatus.CANCELLED and self._reason else verdict.message
+        if verdict.status == RunStatus.COMPLETED and delivery.due(self.run, self.settings):
+            remark = self._deliver()
+            message = f"{message}; {remark}" if remark else message
         self._close(verdict.status, message, verdict.error, verdict.exit)
+
+    def _deliver(self) -> str:
+        """Exports and pushes in a child of its own; what failed, in words. An order to stop ends that, not the run."""
+        self.state.message = "exporting and publishing"
+        command = [sys.executable, "-u", "-m", "bashgym.runs.delivery", str(self.run.path)]
+        env = child_env(HF_HUB_DISABLE_PROGRESS_BARS="1")
+        with self.run.log_path.open("ab") as log:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=env
+            )
+        who = identity(child.pid)
+        while child.poll() is None:
+            if self.run.control() == "stop":
+                end_group(who, GRACE_S)
+                self.run.append_event("delivery-stopped")
+            self._write()
+            time.sleep(POLL_S)
+        ended = f"what follows the training (export, push) ended with status {child.returncode}"
+        return delivery.remark(self.run) or (ended if child.returncode else "")
 
     def _close(
         self, status: RunStatus, message: str, error: dict[str, Any] | None, exit_: dict[str, Any] | None

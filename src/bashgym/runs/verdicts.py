@@ -11,6 +11,8 @@ from typing import Any
 from bashgym.core.clock import epoch_s
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
+from bashgym.evidence.model_card import write_model_card
+from bashgym.runs import delivery
 from bashgym.store.checkpoints import last_valid, list_checkpoints
 from bashgym.store.run_dir import RunDir, RunState, RunStatus
 from bashgym.training import EXIT_PAUSED
@@ -136,7 +138,7 @@ def last_checkpoint(run: RunDir, status: RunStatus) -> str | None:
 
 
 def write_profile(run: RunDir, state: RunState) -> str | None:
-    """Writes model_profile.json of a finished run. Returns a warning in words if its metrics are not finite."""
+    """Writes model_profile.json and the model cards of a finished run. Returns a warning if a metric is not finite."""
     request, manifest, points = run.request(), run.manifest(), run.metrics()
     broken = [(name, flag, p["step"]) for p in points for name, flag in p.get("non_finite", {}).items()]
     curve = [
@@ -145,7 +147,7 @@ def write_profile(run: RunDir, state: RunState) -> str | None:
         if "loss" in p or "eval_loss" in p
     ]
     stride = max(1, len(curve) // 500)
-    final = run.file("final")
+    final, delivered = run.file("final"), delivery.profile_fields(run)
     profile = {
         "schema_version": "bashgym.model_profile.v1",
         "model_id": run.run_id,
@@ -173,7 +175,7 @@ def write_profile(run: RunDir, state: RunState) -> str | None:
             "final_adapter_path": "final" if (final / "adapter_config.json").is_file() else None,
             "final_path": "final",
             "merged_path": "merged" if run.file("merged").is_dir() else None,
-            "gguf_exports": [],
+            "gguf_exports": delivered.pop("gguf_exports"),
         },
         "final_digest": _final_digest(final),
         "model_dir": str(run.path),
@@ -187,9 +189,12 @@ def write_profile(run: RunDir, state: RunState) -> str | None:
         "inference_latency_ms": None,
         "status": "diverged" if broken else "needs_eval",
         "deployed_to": None,
-        "hf_repo_id": None,
+        **delivered,
     }
     run.write_json("model_profile.json", profile)
+    for name in ("final", "merged"):
+        if run.file(name).is_dir():
+            write_model_card(run.path, run.file(name) / "README.md", artifact=name)
     if broken:
         name, flag, step = broken[0]
         return f"finished, but diverged: {name} is {flag} at step {step}; not offered for promotion"

@@ -51,11 +51,11 @@ def _find(name: str, root: Path | None, places: Sequence[str]) -> Path | None:
     return Path(found) if found else None
 
 
-def export(model: Path, target: Path, name: str, quantization: str, tools: Tools, python: str) -> dict[str, Any]:
+def export(model: Path, target: Path, *, name: str, quantization: str, tools: Tools, python: str) -> dict[str, Any]:
     """Writes `<target>/<name>-<type>.gguf` and a Modelfile; {file, type, sha256, size_bytes, tensors, warnings}.
 
     `export_unavailable` without the converter; `export_failed` when a tool fails or what it wrote is not sound. `target`
-    appears only when all of it is right. What the tools say goes to stdout.
+    appears only when all of it is right. What the tools say goes to stderr.
     """
     if tools.converter is None:
         raise fail("export_unavailable", f"there is no {CONVERTER} (llama.cpp) here", hint=MEND)
@@ -91,7 +91,7 @@ def export(model: Path, target: Path, name: str, quantization: str, tools: Tools
 
 
 def _call(command: list[str]) -> None:
-    print("$ " + " ".join(command), flush=True)  # noqa: T201 - the log of the export
+    print("$ " + " ".join(command), file=sys.stderr, flush=True)
     # The tools need no secret: none is passed on.
     env = {key: value for key, value in os.environ.items() if not key.startswith("HF_") and "TOKEN" not in key}
     try:
@@ -103,8 +103,7 @@ def _call(command: list[str]) -> None:
         raise fail("export_failed", f"{Path(command[-1]).name}: no end after {TIME_LIMIT_S} s") from error
     except OSError as error:
         raise fail("export_failed", f"{command[0]} cannot be run: {error.strerror}") from error
-    sys.stdout.write(done.stdout + done.stderr)
-    sys.stdout.flush()
+    print(done.stdout + done.stderr, file=sys.stderr, flush=True)
     if done.returncode:
         lines = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()
         tool = next(Path(part).name for part in command if Path(part).name in (CONVERTER, QUANTIZER))
@@ -121,11 +120,15 @@ def check(header: GgufHeader, bundle: TokenizerBundle) -> list[str]:
         raise fail("export_failed", "the GGUF names no architecture")
     if bundle.chat_template and meta.get("tokenizer.chat_template") != bundle.chat_template:
         lost = "another" if meta.get("tokenizer.chat_template") else "no"
-        found.append(f"the GGUF has {lost} chat template: use the TEMPLATE of the Modelfile, or answers will be gibberish")
+        found.append(
+            f"the GGUF has {lost} chat template: use the TEMPLATE of the Modelfile, or answers will be gibberish"
+        )
     eos = meta.get("tokenizer.ggml.eos_token_id")
     if bundle.eos_id is not None and eos != bundle.eos_id:
         said = f"{bundle.eos_token} ({bundle.eos_id})"
-        found.append(f"the GGUF ends with token {eos}, the model with {said}: set stop {bundle.eos_token}, or it never ends")
+        found.append(
+            f"the GGUF ends with token {eos}, the model with {said}: set stop {bundle.eos_token}, or it never ends"
+        )
     rows = meta.get("tokenizer.ggml.tokens")
     if isinstance(rows, int) and bundle.model_vocab_size and rows != bundle.model_vocab_size:
         found.append(f"the GGUF has {rows} tokens, the model's embedding {bundle.model_vocab_size} rows")

@@ -64,7 +64,9 @@ def save_merged(job: Job, tokenizer: Any) -> None:
         shutil.rmtree(made, ignore_errors=True)
         raise
     put_in_place(made, job.run.file("merged"))
-    job.run.append_event("merged-saved", path="merged", tensors=tensors, dtype=str(dtype).removeprefix("torch."), **facts)
+    job.run.append_event(
+        "merged-saved", path="merged", tensors=tensors, dtype=str(dtype).removeprefix("torch."), **facts
+    )
 
 
 def adapter_on_base(base: Path, adapter: Path, dtype: torch.dtype) -> Any:
@@ -138,7 +140,9 @@ def check_parity(reference: Reference, folder: Path, dtype: torch.dtype) -> dict
     if not worst <= TOLERANCE[dtype]:
         raise _differs(f"a logit by {worst:.2e} of the largest one, {TOLERANCE[dtype]:.0e} is allowed", facts)
     if reference.effect > NOISE[dtype] and not mean < reference.effect / 2:
-        raise _differs(f"logits by {mean:.2e} on average, the adapter itself moves them by {reference.effect:.2e}", facts)
+        raise _differs(
+            f"logits by {mean:.2e} on average, the adapter itself moves them by {reference.effect:.2e}", facts
+        )
     return facts
 
 
@@ -158,9 +162,9 @@ def check_tokenizer(reference: Reference, folder: Path, tokenizer: Any) -> None:
             )
 
 
-@torch.no_grad()
 def _logits(model: Any, ids: list[list[int]]) -> list[torch.Tensor]:
-    return [model(torch.tensor([row])).logits[0].float() for row in ids]
+    with torch.no_grad():
+        return [model(torch.tensor([row])).logits[0].float() for row in ids]
 
 
 def _largest(tensors: list[torch.Tensor]) -> float:

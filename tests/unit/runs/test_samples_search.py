@@ -12,7 +12,13 @@ from bashgym.store.run_dir import RunDir
 
 SAMPLES = [
     {"step": 1, "prompt": "red apple", "completion": "a", "reward": 0.0, "status": "failed"},
-    {"step": 2, "prompt": [{"role": "user", "content": "green apple"}], "completion": "b", "reward": 0.5, "status": "ok"},
+    {
+        "step": 2,
+        "prompt": [{"role": "user", "content": "green apple"}],
+        "completion": "b",
+        "reward": 0.5,
+        "status": "ok",
+    },
     {"step": 2, "prompt": "plum", "completion": "apple pie", "reward": 1.0, "status": "ok"},
     {"step": 5, "prompt": "pear", "completion": "c", "expected": "apple"},
     {"step": 9, "prompt": "fig", "completion": None, "reward": None, "status": "timeout"},
@@ -89,5 +95,5 @@ def test_control_characters_never_reach_the_terminal(capsys):
     sample = {"step": evil, "status": evil, "prompt": [{"role": "user", "content": evil}], "completion": evil}
     _show({"samples": [sample], "matched": 1, "scanned": 1})
     out = capsys.readouterr().out
-    assert not any(ord(c) < 32 and c != "\n" or 0x7F <= ord(c) < 0xA0 for c in out)
+    assert not any((ord(c) < 32 and c != "\n") or 0x7F <= ord(c) < 0xA0 for c in out)
     assert "line" in out and _indented("a\nb") == "a\n    b"
