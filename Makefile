@@ -18,7 +18,8 @@ demo: $(STAMP)  ## train, evaluate, judge and report on this machine, in minutes
 
 test: $(STAMP) lint  ## everything CI runs
 	$(BIN)/python -m pytest tests/unit -n 2
-	$(BIN)/python -m pytest tests --ignore=tests/unit
+	$(BIN)/python -m pytest tests --ignore=tests/unit --ignore=tests/train
+	$(BIN)/python -m pytest tests/train -n 2 --dist loadfile
 	$(MAKE) acceptance
 
 unit: $(STAMP)  ## seconds, no torch
