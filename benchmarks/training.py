@@ -1,4 +1,7 @@
-"""Launch overhead, and training overhead against bare TRL on the same rows, seeds and steps, interleaved."""
+"""Launch overhead, and training overhead against bare TRL on the same rows, seeds and steps, interleaved.
+
+Both sides write the checkpoint of the last step.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,8 @@ tok = AutoTokenizer.from_pretrained(model_dir)
 rows = Dataset.from_list([json.loads(line) for line in open(data)])
 model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
 shared = dict(output_dir=out, per_device_train_batch_size=16, max_steps=int(steps), learning_rate=1e-3, report_to="none",
-    use_cpu=True, bf16=False, save_strategy="no", logging_steps=1, seed=1, gradient_checkpointing=False, disable_tqdm=True,
+    use_cpu=True, bf16=False, save_strategy="steps", save_steps=10_000, logging_steps=1, seed=1,
+    gradient_checkpointing=False, disable_tqdm=True,
     optim="adamw_torch")
 """
 SFT = """
@@ -73,7 +77,7 @@ class Work:
 WORKS = (
     Work("sft", SFT, 150, {"max_seq_length": 96}),
     Work("dpo", DPO, 80, {"max_seq_length": 96, "dpo_beta": 0.1}),
-    Work("grpo", GRPO, 30, {"max_seq_length": 96, "max_completion_length": 24, "grpo_reward_mode": "answer"}),
+    Work("grpo", GRPO, 60, {"max_seq_length": 96, "max_completion_length": 24, "grpo_reward_mode": "answer"}),
 )
 
 
