@@ -7,7 +7,7 @@ import pytest
 from bashgym.core.errors import BashGymError
 from bashgym.envs import terminal
 from bashgym.envs.rewards import RewardItem, RewardStatus, make_rewarder
-from bashgym.envs.rewards.tools import BashEnvironment, bash_environment
+from bashgym.envs.rewards.tools import BashEnvironment
 
 REQUEST = {"reward_timeout_s": 10.0, "reward_workers": None, "max_tool_calls_per_episode": 8}
 
@@ -126,7 +126,7 @@ def test_a_broken_environment_is_no_verdict(row, folder):
 
 @pytest.fixture
 def shell(folder):
-    environment = bash_environment(REQUEST)()
+    environment = BashEnvironment(REQUEST)
     yield environment
     environment.get_reward()
 

@@ -5,7 +5,7 @@ TRL makes every public method but `reset` and `get_reward` a tool of the model, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from bashgym.core.errors import BashGymError
@@ -78,8 +78,3 @@ class BashEnvironment:
         if self._episode is not None:
             self._episode.close()
         self._episode = None
-
-
-def bash_environment(request: Mapping[str, Any]) -> Callable[[], BashEnvironment]:
-    """What TRL calls for each of its slots."""
-    return lambda: BashEnvironment(request)
