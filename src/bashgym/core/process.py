@@ -60,14 +60,18 @@ def identity(pid: int | None = None) -> ProcessIdentity:
 
 
 def is_alive(who: ProcessIdentity) -> bool:
-    """True if exactly this process runs here now. A zombie does not run; a reused pid is a stranger."""
+    """True if exactly this process runs here now. A zombie does not run; a reused pid is a stranger.
+
+    A killed process whose first thread is gone runs on until its last one is: until then it keeps its locks.
+    """
     if who.host != socket.gethostname() or who.boot_id != boot_id():
         return False
     try:
-        state = _stat_fields(who.pid)[0]
-    except (OSError, IndexError):
+        fields = _stat_fields(who.pid)
+        gone = fields[0] in ("Z", "X") and int(fields[17]) <= 1  # num_threads, proc(5)
+        return not gone and int(fields[19]) == who.start_ticks
+    except (OSError, IndexError, ValueError):
         return False
-    return state not in ("Z", "X") and start_ticks(who.pid) == who.start_ticks
 
 
 def end_group(who: ProcessIdentity, grace_s: float) -> None:

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 from bashgym.core.errors import BashGymError
@@ -18,6 +19,7 @@ from bashgym.core.settings import Settings
 from bashgym.store.run_dir import TERMINAL, RunDir, RunStatus
 
 LOCK = "supervisor.lock"
+TRIES = 10
 
 
 def queue_dir(settings: Settings, kind: str = "") -> Path:
@@ -101,9 +103,11 @@ def lock_held(run: RunDir) -> bool:
 def take_lock(run: RunDir) -> int | None:
     """The supervisor's lock for as long as the returned descriptor is open; None if another one has it."""
     handle = os.open(run.file(LOCK), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(handle)
-        return None
-    return handle
+    for _ in range(TRIES):  # whoever asks `lock_held` has it for an instant
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return handle
+        except BlockingIOError:
+            time.sleep(0.02)
+    os.close(handle)
+    return None
