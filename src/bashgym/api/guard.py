@@ -56,16 +56,28 @@ class Policy:
 class Guard:
     """Pure ASGI, around the whole app. `report(error)` logs what nobody expected and returns an id for it."""
 
-    def __init__(self, app: App, policy: Policy, report: Callable[[BaseException], str]) -> None:
-        self.app, self.policy, self.report = app, policy, report
+    def __init__(
+        self, app: App, policy: Policy, report: Callable[[BaseException], str], *, websockets: bool = False
+    ) -> None:
+        self.app, self.policy, self.report, self._websockets = app, policy, report, websockets
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self.app(scope, receive, send)
         elif scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1008, "reason": "no such channel"})
+            await self._websocket(scope, receive, send)
         else:
             await self._http(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            if not self._websockets:
+                raise fail("route_not_found", "no such channel")
+            self._admit(scope)
+        except BashGymError as error:
+            await send({"type": "websocket.close", "code": 1008, "reason": error.message[:120]})
+        else:
+            await self.app(scope, receive, send)
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
         started = False
@@ -100,7 +112,7 @@ class Guard:
         self._check_origin(headers.get("origin", []), host)
         if self.policy.verify_token is not None:
             self._check_token(headers.get("authorization", []))
-        _check_body(scope["method"], headers)
+        _check_body(scope.get("method", "GET"), headers)
 
     def _check_host(self, given: list[str]) -> str:
         host = given[0].lower() if len(given) == 1 else ""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Sequence
 
-from bashgym.api.app import create_app
-from bashgym.api.guard import Policy
+from bashgym.api.app import create_app, reporter
+from bashgym.api.guard import Guard, Policy
 from bashgym.api.tokens import TokenStore
 from bashgym.core.apibase import is_loopback
 from bashgym.core.errors import fail
+from bashgym.core.settings import Settings
+from bashgym.envs.spec import EnvironmentSpec
 from bashgym.workspace import Workspace
 
 
@@ -31,13 +33,36 @@ def run(
     workspace: Workspace, host: str, port: int, allow_hosts: Sequence[str], *, announce: Callable[[str], None]
 ) -> None:
     """Serves until interrupted. `bind_refused`, `port_in_use`."""
-    import uvicorn
-
     policy = policy_for(host, allow_hosts, TokenStore(workspace.settings.home))
     listener = bind(host, port)
+    _serve(create_app(workspace, policy), listener, host, announce=announce, path="/api")
+
+
+def serve_environments(
+    specs: Sequence[EnvironmentSpec], host: str, port: int, *, announce: Callable[[str], None]
+) -> None:
+    """Serves environments over OpenEnv until interrupted, on loopback only: its sessions carry no token."""
+    from bashgym.envs import sandbox
+
+    if not is_loopback(host):
+        raise fail(
+            "bind_refused", f"OpenEnv sessions have no token: {host} would let anybody run commands", "", ["--host"]
+        )
+    try:
+        from bashgym.envs.adapters.openenv_server import build_app
+    except ImportError as error:
+        raise fail("missing_extra", f"openenv is not installed: {error}", "pip install 'bashgym[adapters]'") from error
+    sandbox.require()
+    app = Guard(build_app(specs), Policy.of([host]), reporter(Settings.from_env()), websockets=True)
+    _serve(app, bind(host, port), host, announce=announce, path="")
+
+
+def _serve(app: Guard, listener: socket.socket, host: str, *, announce: Callable[[str], None], path: str) -> None:
+    import uvicorn
+
     # No access log: query strings end in it. No proxy headers: nobody may claim another address.
     config = uvicorn.Config(
-        create_app(workspace, policy),
+        app,
         access_log=False,
         log_level="warning",
         proxy_headers=False,
@@ -48,7 +73,7 @@ def run(
         h11_max_incomplete_event_size=64 << 10,
     )
     address = f"[{host}]" if ":" in host else host
-    announce(f"http://{address}:{listener.getsockname()[1]}/api")
+    announce(f"http://{address}:{listener.getsockname()[1]}{path}")
     with listener:
         uvicorn.Server(config).run(sockets=[listener])
 

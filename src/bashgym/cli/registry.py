@@ -124,6 +124,16 @@ ROOT = Group(
                 "show": Command("evals:show", "One evaluation report."),
             },
         ),
+        "env": Group(
+            "Environments: other projects' tasks, checked and served.",
+            {
+                "from-harbor": Command("envs:from_harbor", "Harbor task folders as environments."),
+                "from-reasoning-gym": Command("envs:from_reasoning_gym", "reasoning-gym tasks as environments."),
+                "from-verifiers": Command("envs:from_verifiers", "A verifiers environment as environments."),
+                "check": Command("envs:check", "Check a file of environments and what judges them."),
+                "serve": Command("envs:serve", "Serve environments over the OpenEnv protocol."),
+            },
+        ),
         "ledger": LEDGER,
         "models": Group(
             "Models by name, and what was measured of them.",

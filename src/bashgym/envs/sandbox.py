@@ -33,6 +33,8 @@ UID = 1000
 HOST_UID = 64_742
 """User and group on the host when started by root: no account of a distribution has it."""
 WORK = "/work"
+APP = "/app"
+"""Where the tasks of other suites expect the workspace: a link to it."""
 MAX_COMMAND_BYTES = 100_000
 """A longer command would not fit one argv element."""
 
@@ -143,12 +145,14 @@ def run_command(
     workdir: Path,
     limits: Limits = Limits(),  # noqa: B008 - frozen
     readonly: Sequence[tuple[Path, str]] = (),
+    scratch: Sequence[str] = (),
     env: Mapping[str, str] | None = None,
     stdin: bytes = b"",
 ) -> SandboxResult:
     """Runs `bash -c command` with `workdir` as /work and as the current folder; it must belong to `host_user()`.
 
-    `readonly` mounts host folders at paths of the sandbox; `env` adds to `ENVIRONMENT`, the host's is never passed.
+    `readonly` mounts host folders at paths of the sandbox, `scratch` makes empty bounded ones there; `env` adds to
+    `ENVIRONMENT`, the host's is never passed.
     `invalid_field` for a command that no argv can hold; `sandbox_unavailable` if no sandbox could be made.
     """
     raw = command.encode("utf-8", "replace")
@@ -159,7 +163,7 @@ def run_command(
     plan = Plan(
         argv=[
             _bwrap(),
-            *_mounts(workdir, readonly, limits),
+            *_mounts(workdir, readonly, scratch, limits),
             "--",
             "bash",
             "-c",
@@ -219,12 +223,14 @@ def _ulimits(limits: Limits) -> list[str]:
     return [str(value) for value in values]
 
 
-def _mounts(workdir: Path, readonly: Sequence[tuple[Path, str]], limits: Limits) -> list[str]:
+def _mounts(workdir: Path, readonly: Sequence[tuple[Path, str]], scratch: Sequence[str], limits: Limits) -> list[str]:
     tmp = str(limits.tmp_bytes)
     args = [*_fixed_mounts(), "--size", tmp, "--perms", "0755", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108
     args += ["--size", tmp, "--perms", "1777", "--tmpfs", "/tmp", "--bind", str(workdir), WORK]  # noqa: S108
     for source, target in readonly:
         args += ["--ro-bind", str(source), target]
+    for target in scratch:
+        args += ["--size", tmp, "--perms", "1777", "--tmpfs", target]
     return [*args, "--remount-ro", "/", "--chdir", WORK]
 
 
@@ -248,7 +254,7 @@ def _fixed_mounts() -> tuple[str, ...]:
             args += ["--symlink", os.readlink(top), str(top)]
         elif top.is_dir():
             args += ["--ro-bind", str(top), str(top)]
-    args += ["--perms", "0755", "--dir", "/etc"]
+    args += ["--symlink", WORK, APP, "--perms", "0755", "--dir", "/etc"]
     for path in _HOST_ETC:
         args += ["--ro-bind-try", path, path]
     return (*args, "--proc", "/proc", "--dev", "/dev")

@@ -10,6 +10,7 @@ import math
 import shlex
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 import msgspec
 
@@ -25,6 +26,12 @@ ENVIRONMENT = {
     "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
 }
 TOTAL_TOLERANCE = 1e-6
+PACKAGES = "python_packages"
+"""`verifier.kind`: its Python imports installed packages, found at /packages/site-packages; $BASHGYM_PYTHON starts it."""
+HARBOR = "harbor"
+"""`verifier.kind`: its tests/ also stand at /tests, and it may write below /logs."""
+_PACKAGES_MEMORY = 4 << 30
+"""Address space; numerical libraries reserve far more than they use."""
 _BROKEN = (126, 127)
 """bash: not executable, not found. The verifier itself is at fault."""
 
@@ -72,9 +79,8 @@ def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) ->
             return Verdict(VerifierStatus.TIMEOUT, detail="the probe ran out of time")
         found = {"probe.out": probe.stdout, "probe.err": probe.stderr, "probe.code": f"{probe.exit_code}\n"}
         write_files(workspace.aside, found)
-    result = run_command(
-        _command(verifier), workdir=workspace.work, limits=limits, readonly=[(workspace.aside, MOUNT)], env=ENVIRONMENT
-    )
+    stage = _stage(verifier, workspace, limits)
+    result = run_command(_command(verifier), workdir=workspace.work, **stage)
     if result.timed_out:
         return Verdict(VerifierStatus.TIMEOUT, detail="the verifier ran out of time")
     if result.exit_code in _BROKEN or result.exit_code > 128:
@@ -85,6 +91,22 @@ def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) ->
         return _weighed(verifier, result)
     passed = result.exit_code == 0
     return Verdict(VerifierStatus.PASSED if passed else VerifierStatus.FAILED, float(passed), {}, result.stderr[:200])
+
+
+def _stage(verifier: Verifier, workspace: Workspace, limits: Limits) -> dict[str, Any]:
+    """Limits, mounts and variables of the verifier's run. Two kinds of foreign tasks need more than their own files."""
+    mounts, env = [(workspace.aside, MOUNT)], dict(ENVIRONMENT)
+    if verifier.kind == PACKAGES:
+        from bashgym.envs.rewards.interpreter import all_packages, interpreter
+
+        python = interpreter()
+        mounts += [*python.mounts, all_packages()]
+        env["BASHGYM_PYTHON"] = python.command
+        limits = msgspec.structs.replace(limits, memory_bytes=_PACKAGES_MEMORY, processes=256)
+    elif verifier.kind == HARBOR:
+        mounts.append((workspace.aside / "tests", "/tests"))
+    scratch = ["/logs"] if verifier.kind == HARBOR else []
+    return {"limits": limits, "readonly": mounts, "scratch": scratch, "env": env}
 
 
 def _command(verifier: Verifier) -> str:

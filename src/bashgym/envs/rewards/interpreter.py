@@ -8,6 +8,7 @@ import shlex
 import shutil
 import stat
 import sys
+import sysconfig
 import tempfile
 from dataclasses import dataclass
 from functools import cache
@@ -19,6 +20,8 @@ from bashgym.envs.sandbox import host_user
 
 SITE = "/site"
 """Where pytest stands in the sandbox."""
+ALL = "/packages/site-packages"
+"""Where all packages stand; dill tells installed modules from one's own by the last name."""
 _NAME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -51,6 +54,16 @@ def interpreter() -> Interpreter:
     if not own.exists() or not _reachable(prefix):
         raise fail("sandbox_unavailable", f"the sandbox's user cannot reach the Python at {own}", hint)
     return Interpreter(f"{shlex.quote(str(own))} -I -B", ((prefix, str(prefix)),))
+
+
+@cache
+def all_packages() -> tuple[Path, str]:
+    """The whole site-packages of this installation, at `ALL`; `sandbox_unavailable` if the sandbox's user cannot read it."""
+    folder = Path(sysconfig.get_paths()["purelib"]).resolve()
+    if not _reachable(folder):
+        hint = "Install into a folder that others can read, or run as a user that is not root."
+        raise fail("sandbox_unavailable", f"the sandbox's user cannot read the packages in {folder}", hint)
+    return folder, ALL
 
 
 @cache
