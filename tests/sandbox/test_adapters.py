@@ -243,3 +243,39 @@ def test_a_verifier_that_passes_an_untouched_workspace_is_found(tmp_path):
         [sys.executable, "-m", "bashgym.cli.main", "env", "check", str(path)], capture_output=True, text=True
     )
     assert done.returncode == 1 and "line 2" in done.stderr
+
+
+def test_a_model_plays_an_openenv_server_and_a_dead_model_is_no_miss(served):
+    from aiohttp import web
+
+    from bashgym.evals.openenv import OpenEnvConfig, evaluate
+    from bashgym.inference.client import ChatClient, EndpointSpec
+    from tests.unit.inference.double import Double, completion
+
+    def solve(messages):
+        """Reads the word off the instruction, writes it, then submits."""
+        seen = json.loads(messages[1]["content"])["instruction"]
+        if len(messages) == 2:
+            return json.dumps({"command": f"echo {seen.split()[1]} > out.txt"})
+        return '```json\n{"command": "submit"}\n```'
+
+    async def play(policy, server=served):
+        async def answer(request):
+            text = policy((await request.json())["messages"])
+            return web.json_response(completion(text)) if text else web.Response(status=500)
+
+        async with (
+            Double(answer).served() as url,
+            ChatClient(EndpointSpec(base_url=url, model="double"), max_tries=1) as client,
+        ):
+            return await evaluate(client, server, OpenEnvConfig(tasks=4, attempts=1))
+
+    found = asyncio.run(play(solve))
+    assert found["report"]["pass_at_k"] == {"1": 1.0}
+    assert [a["tool_calls"] for a in found["attempts"]] == [2] * 4
+    assert asyncio.run(play(lambda messages: "I refuse"))["report"]["pass_at_k"] == {"1": 0.0}
+    lost = asyncio.run(play(lambda messages: None))["report"]
+    assert lost["pass_at_k"] == {"1": None} and lost["missing"]["n"] == 4
+    with pytest.raises(BashGymError) as caught:
+        asyncio.run(play(solve, "http://127.0.0.1:9"))
+    assert caught.value.code == "endpoint_unreachable"
