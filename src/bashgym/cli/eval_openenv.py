@@ -13,6 +13,7 @@ from bashgym.cli.output import Reply
 
 
 def openenv(
+    *,
     server: Annotated[str, typer.Argument(help="Address of an OpenEnv server.")],
     endpoint: Annotated[str, typer.Option(help="OpenAI-compatible endpoint of the model, such as bashgym serve-model.")],
     model: Annotated[str, typer.Option(help="Model name on the endpoint.")] = "",

@@ -50,7 +50,7 @@ async def evaluate(client: ChatClient, url: str, config: OpenEnvConfig) -> dict[
 
     async def one(task: int, index: int) -> tuple[Attempt, list[dict[str, Any]]]:
         async with gate:
-            return await _episode(client, url, schema, config, task, index)
+            return await _episode(client, url, schema, config, task=task, index=index)
 
     played = await asyncio.gather(*(one(t, i) for t in range(config.tasks) for i in range(config.attempts)))
     environments = [
@@ -99,7 +99,7 @@ async def _action_schema(url: str, timeout_s: float) -> dict[str, Any]:
 
 
 async def _episode(
-    client: ChatClient, url: str, schema: dict[str, Any], config: OpenEnvConfig, task: int, index: int
+    client: ChatClient, url: str, schema: dict[str, Any], config: OpenEnvConfig, *, task: int, index: int
 ) -> tuple[Attempt, list[dict[str, Any]]]:
     from openenv.core.generic_client import GenericEnvClient
 
@@ -108,7 +108,7 @@ async def _episode(
     try:
         async with GenericEnvClient(base_url=url, message_timeout_s=config.timeout_s) as server:
             state = await server.reset(seed=config.seed + task)
-            total, steps = await _play(client, server, state, messages, config, attempt)
+            total, steps = await _play(client, server, state, messages, config=config, attempt=attempt)
     except BashGymError as error:
         attempt.metadata = {"error": error.code, "message": error.message[:300]}
     except Exception as error:  # noqa: BLE001  the server is somebody else's: whatever it does, nothing was observed
@@ -120,7 +120,7 @@ async def _episode(
 
 
 async def _play(
-    client: ChatClient, server: Any, state: Any, messages: list[dict[str, Any]], config: OpenEnvConfig, attempt: Attempt
+    client: ChatClient, server: Any, state: Any, messages: list[dict[str, Any]], *, config: OpenEnvConfig, attempt: Attempt
 ) -> tuple[float, int]:
     """(sum of rewards, steps). Ends when the server says done, the steps are used up, or the answer is no action."""
     total, step = 0.0, 0
