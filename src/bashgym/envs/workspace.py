@@ -22,6 +22,8 @@ from bashgym.envs.sandbox import host_user
 HOOKS = frozenset({"conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini"})
 """Files that change how a verifier written in Python runs merely by being there. New ones count as tampering."""
 MAX_HOOK_ENTRIES = 100_000
+_HOMES = ("/work", "/app", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/dev/null")  # noqa: S108 - of the sandbox
+"""Where a link may lead: nothing of a verifier ever stands there."""
 
 
 @dataclass(frozen=True)
@@ -121,21 +123,44 @@ def _digest_folder(path: Path) -> str:
 
 
 def fingerprints(folder: Path, paths: Iterable[str]) -> dict[str, str]:
-    """`fingerprint` of each path, and of each hook file anywhere below `folder`."""
-    return {path: fingerprint(folder, path) for path in (*paths, *_hooks(folder))}
+    """`fingerprint` of each path, and of what changes a verifier merely by being there, anywhere below `folder`: hook files,
+    and links that lead to where verifiers stand. More entries than can be looked through are a state of their own."""
+    found, whole = _risky(folder)
+    return {path: fingerprint(folder, path) for path in (*paths, *found)} | ({} if whole else {"": "too many files"})
 
 
-def _hooks(folder: Path) -> list[str]:
+def _risky(folder: Path) -> tuple[list[str], bool]:
     found, pending, entries = [], [folder], 0
-    while pending:
+    while pending and entries < MAX_HOOK_ENTRIES:
         try:
             with os.scandir(pending.pop()) as listing:
                 for entry in listing:
                     entries += 1
-                    if entry.name in HOOKS or entry.name.endswith(".pth"):
+                    link = entry.is_symlink()
+                    if entry.name in HOOKS or entry.name.endswith(".pth") or (link and _escapes(entry.path, folder)):
                         found.append(os.path.relpath(entry.path, folder))
-                    if entry.is_dir(follow_symlinks=False) and entries < MAX_HOOK_ENTRIES:
+                    if entry.is_dir(follow_symlinks=False):
                         pending.append(Path(entry.path))
         except OSError:
             continue
-    return found
+    return found, not pending
+
+
+def _escapes(path: str, folder: Path) -> bool:
+    """Whether a link may lead out of /work to a place that is not there while the model acts: a verifier, its tests, /proc.
+
+    Leading `..` count from the link's real folder; one further in may follow another link, so that no text can judge it.
+    """
+    target = os.readlink(path)
+    if not target.startswith("/"):
+        parts = [part for part in target.split("/") if part not in ("", ".")]
+        up = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+        if ".." in parts[up:]:
+            return True
+        depth = len(Path(path).relative_to(folder).parts) - 1
+        if up <= depth:
+            return False
+        target = "/" + "/".join(parts[up:])
+    elif ".." in target.split("/"):
+        return True
+    return not any(target == home or target.startswith(f"{home}/") for home in _HOMES)
