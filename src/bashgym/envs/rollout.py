@@ -112,6 +112,11 @@ class Episode:
             self.close = weakref.finalize(self, opened.pop_all().close)
         self._busy_s = time.monotonic() - begin
 
+    @property
+    def work(self) -> Path:
+        """The workspace on the host, while the episode is open: what lies there is the model's."""
+        return self._workspace.work
+
     def __enter__(self) -> Episode:
         return self
 
