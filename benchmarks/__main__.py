@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from bashgym.core.clock import utc_now
-from benchmarks import cli, data, metrics, rewards, training
+from benchmarks import cli, client, data, metrics, rewards, training
 from benchmarks.measure import Result, table
 
 
@@ -20,6 +20,7 @@ def main() -> None:
         "metrics": metrics.run,
         "data": data.run,
         "rewards": rewards.run,
+        "client": client.run,
         "training": training.run,
     }
     results: list[Result] = []

@@ -57,8 +57,16 @@ MAX_RETRY_AFTER_S = 60.0
 _AGAIN = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529})
 _CROWDED = frozenset({408, 429, 502, 503, 504, 529})
 """Answers that say: too much at once."""
-_REFUSED = {401: ["api_key"], 403: ["api_key"], 404: ["base_url", "model"]}
-"""Answers that no further request will change, and the fields that they are about."""
+_POINTLESS = frozenset({401, 403, 404})
+"""Answers that no other request will change."""
+_FIELDS = {
+    400: ["messages"],
+    422: ["messages"],
+    401: ["api_key"],
+    403: ["api_key"],
+    404: ["base_url", "model"],
+}
+"""What an answer is about, if it is this request and not the endpoint's state."""
 
 
 class _TryAgainError(Exception):
@@ -129,7 +137,7 @@ class ChatClient:
     async def chat(self, request: ChatRequest) -> ChatReply:
         """One completion. `endpoint_unreachable`, `endpoint_failed`, or `endpoint_invalid` where it is no use to go on."""
         model = self._model or await self._only_model()
-        body = msgspec.json.encode(request.body(model, budget_key=self._budget_key))
+        body = _encoded(request.body(model, budget_key=self._budget_key))
         try:
             raw, latency_s, tries = await self._persist("POST", self._chat_url, body)
         except _AnsweredError as answer:
@@ -166,7 +174,7 @@ class ChatClient:
         `payload` is {"messages", "add_generation_prompt", "tools"} or {"prompt"}. Raises as `chat`.
         """
         model = self._model or await self._only_model()
-        body = msgspec.json.encode({"model": model, **payload})
+        body = _encoded({"model": model, **payload})
         try:
             raw, _, _ = await self._persist("POST", f"{self._address.root}/tokenize", body)
         except _AnsweredError as answer:
@@ -279,9 +287,10 @@ class ChatClient:
             text = f"{where} answered {status}, a redirect; redirects are not followed"
             raise _AnsweredError(fail("endpoint_invalid", text, "Give the final address.", ["base_url"]), status)
         message, code = error_text(await response.content.read(MAX_ERROR_BYTES), self._clean)
-        fields = _REFUSED.get(status)
         text = f"{where} answered {status}: {message or 'no message'}"
-        error = fail("endpoint_invalid" if fields else "endpoint_failed", text, fields=fields or [])
+        error = fail(
+            "endpoint_invalid" if status in _POINTLESS else "endpoint_failed", text, "", _FIELDS.get(status, [])
+        )
         if status not in _AGAIN or code == "insufficient_quota":
             raise _AnsweredError(error, status)
         wait_s = _retry_after(response.headers.get("Retry-After"))
@@ -303,6 +312,14 @@ class _Models(msgspec.Struct):
 
 class _Tokens(msgspec.Struct):
     tokens: list[int]
+
+
+def _encoded(body: dict[str, Any]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except (TypeError, UnicodeEncodeError) as error:
+        # Python's text may hold half a character (what a command printed, say); JSON in UTF-8 may not.
+        raise fail("invalid_field", f"the messages are no JSON: {error}", fields=["messages"]) from None
 
 
 def _after(error: BashGymError, tries: int) -> BashGymError:

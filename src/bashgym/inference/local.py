@@ -8,8 +8,8 @@ per-call set-up. Rows are padded on the left; positions and the attention mask l
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,22 @@ class Sampling:
     max_new_tokens: int
     temperature: float = 0.0
     top_p: float = 1.0
+    alternatives: int | None = None
+    """The log probability of each token and of this many likeliest ones is kept; None keeps none."""
+
+
+@dataclass
+class Row:
+    """An answer in the making. Log probabilities are those of the model, before temperature and top_p."""
+
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    likeliest: list[list[tuple[int, float]]] = field(default_factory=list)
+    """For each token the `Sampling.alternatives` likeliest ids with their log probabilities."""
+
+
+Watch = Callable[[int, Row], bool]
+"""Called with a row's number and its state after each token; True ends the row."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +57,8 @@ class Generated:
     n_tokens: int
     finish_reason: str
     """`stop` or `length`."""
+    row: Row
+    """Its tokens, the stop token included."""
 
 
 def generate(
@@ -66,7 +84,13 @@ def generate(
     return answers
 
 
-def encode_prompt(tokenizer: Any, messages: Messages | str, tools: Sequence[dict[str, Any]] | None = None) -> list[int]:
+def encode_prompt(
+    tokenizer: Any,
+    messages: Messages | str,
+    tools: Sequence[dict[str, Any]] | None = None,
+    *,
+    generation_prompt: bool = True,
+) -> list[int]:
     """Token ids of a conversation up to where the assistant speaks, or of a plain text as it stands.
 
     `template_failed` if there is no such form.
@@ -83,7 +107,9 @@ def encode_prompt(tokenizer: Any, messages: Messages | str, tools: Sequence[dict
 
     options = {"tools": list(tools)} if tools else {}
     try:
-        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **options)
+        text = tokenizer.apply_chat_template(
+            list(messages), tokenize=False, add_generation_prompt=generation_prompt, **options
+        )
     except (TemplateError, TypeError) as error:
         raise fail("template_failed", f"the chat template refuses a prompt: {error}") from error
     ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -128,20 +154,36 @@ class Engine:
         pad = tokenizer.pad_token_id
         self._pad = int(pad) if pad is not None else min(self._stops, default=0)
 
-    def decode(self, prompts: Sequence[Sequence[int]], seeds: Sequence[int], sampling: Sampling) -> list[Generated]:
+    @property
+    def window(self) -> int:
+        """The most tokens that the model can see."""
+        return self._window
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What a reader sees of token ids."""
+        return str(self._tokenizer.decode(ids, skip_special_tokens=True))
+
+    def decode(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[int],
+        sampling: Sampling,
+        watch: Watch | None = None,
+    ) -> list[Generated]:
         """Answers to tokenised prompts as one batch. A prompt that fills the window gets an empty `length` answer."""
         budgets = [max(0, min(sampling.max_new_tokens, self._window - len(prompt))) for prompt in prompts]
-        tokens: list[list[int]] = [[] for _ in prompts]
+        rows = [Row() for _ in prompts]
         live = [row for row, budget in enumerate(budgets) if budget > 0]
         with torch.no_grad():
             state = _Batch(self._model, [prompts[row] for row in live], self._pad) if live else None
             draws = _draws([seeds[row] for row in live], sampling)
             while state is not None:
                 chosen = _choose(state.logits_bv, sampling, draws[:, state.steps] if draws is not None else None)
+                _record([rows[row] for row in live], state.logits_bv, chosen, sampling.alternatives)
                 kept = []
-                for place, (row, token) in enumerate(zip(live, chosen.tolist(), strict=True)):
-                    tokens[row].append(token)
-                    if token not in self._stops and len(tokens[row]) < budgets[row]:
+                for place, row in enumerate(live):
+                    ended = watch is not None and watch(row, rows[row])
+                    if not ended and rows[row].ids[-1] not in self._stops and len(rows[row].ids) < budgets[row]:
                         kept.append(place)
                 if not kept:
                     break
@@ -150,12 +192,39 @@ class Engine:
                     chosen = state.keep(kept, chosen)
                     draws = draws[kept] if draws is not None else None
                 state.advance(chosen)
-        return [self._finished(ids) for ids in tokens]
+        return [self._finished(row) for row in rows]
 
-    def _finished(self, ids: list[int]) -> Generated:
-        reason = "stop" if ids and ids[-1] in self._stops else "length"
-        text = self._tokenizer.decode(ids[:-1] if reason == "stop" else ids, skip_special_tokens=True)
-        return Generated(text, len(ids), reason)
+    def score(self, ids: Sequence[int], alternatives: int = 0) -> Row:
+        """The log probability of each given token after those before it; the first has none, so lists are one shorter."""
+        row = Row(list(ids))
+        with torch.no_grad():
+            logits_tv = self._model(input_ids=torch.tensor([ids], device=self._model.device)).logits[0, :-1].float()
+            _keep_logprobs([row] * len(logits_tv), logits_tv, list(ids[1:]), alternatives)
+        return row
+
+    def _finished(self, row: Row) -> Generated:
+        reason = "stop" if row.ids and row.ids[-1] in self._stops else "length"
+        return Generated(self.text(row.ids[:-1] if reason == "stop" else row.ids), len(row.ids), reason, row)
+
+
+def _record(rows: list[Row], logits_bv: torch.Tensor, chosen_b: torch.Tensor, alternatives: int | None) -> None:
+    tokens = chosen_b.tolist()
+    for row, token in zip(rows, tokens, strict=True):
+        row.ids.append(token)
+    if alternatives is not None:
+        _keep_logprobs(rows, logits_bv, tokens, alternatives)
+
+
+def _keep_logprobs(rows: list[Row], logits_bv: torch.Tensor, tokens: list[int], alternatives: int) -> None:
+    logprobs_bv = torch.log_softmax(logits_bv, -1)
+    chosen = logprobs_bv.gather(-1, torch.tensor(tokens, device=logits_bv.device)[:, None])[:, 0].tolist()
+    best = torch.topk(logprobs_bv, alternatives, -1) if alternatives else None
+    pairs = (
+        zip(best.indices.tolist(), best.values.tolist(), strict=True) if best is not None else [([], [])] * len(rows)
+    )
+    for row, logprob, (ids, values) in zip(rows, chosen, pairs, strict=True):
+        row.logprobs.append(logprob)
+        row.likeliest.append(list(zip(ids, values, strict=True)))
 
 
 def _draws(seeds: Sequence[int], sampling: Sampling) -> np.ndarray[Any, Any] | None:

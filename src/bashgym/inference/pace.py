@@ -31,22 +31,20 @@ class Pace:
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def enter(self) -> int:
-        """Waits for a place; the ticket goes to `leave`."""
+        """Waits for a place, and for the end of a `hold`; the ticket goes to `leave`."""
         loop = asyncio.get_running_loop()
-        while (left := self._held_until - loop.time()) > 0:
-            await asyncio.sleep(left)
-        if self._under_way >= int(self.limit) or self._waiting:
-            place = loop.create_future()
-            self._waiting.append(place)
-            try:
-                await place
-            except asyncio.CancelledError:
-                if place.done() and not place.cancelled():
-                    self._under_way -= 1
-                    self._admit()
-                raise
-        else:
-            self._under_way += 1
+        place: asyncio.Future[None] = loop.create_future()
+        self._waiting.append(place)
+        self._admit()
+        try:
+            await place
+            while (left := self._held_until - loop.time()) > 0:
+                await asyncio.sleep(left)
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._under_way -= 1
+                self._admit()
+            raise
         self._entered += 1
         return self._entered
 
