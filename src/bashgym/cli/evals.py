@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from bashgym.cli.output import Reply, note, safe, table
-from bashgym.cli.progress import shown
+from bashgym.cli.output import Reply, safe, table
 
 
 def run(
@@ -26,36 +25,38 @@ def run(
     max_new_tokens: Annotated[int, typer.Option(help="Longest answer in tokens.")] = 64,
     eval_id: Annotated[str | None, typer.Option(help="Go on with this unfinished evaluation.")] = None,
     run_id: Annotated[str | None, typer.Option(help="Run that the result is filed under.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return at once; `eval job ID` shows how it goes.")] = False,
 ) -> Reply:
     """Score a model on executed held-out tasks, and compare it, paired, with a baseline.
 
-    Interrupted, it goes on where it was with --eval-id.
+    A process of its own does the work: it goes on when this command is interrupted. Stopped, it goes on with --eval-id.
     """
-    from bashgym.core.ids import new_run_id
+    from bashgym.cli.eval_jobs import followed
+    from bashgym.evals import jobs
     from bashgym.workspace import Workspace
 
-    chosen = eval_id or new_run_id().replace("run_", "eval_", 1)
-    try:
-        with shown() as progress:
-            doc = Workspace.open().evals.run(
-                suite=suite,
-                model=model,
-                baseline=baseline,
-                split=split,
-                seed=seed,
-                per_family=per_family,
-                limit=limit,
-                attempts=attempts,
-                temperature=temperature,
-                top_p=top_p,
-                max_new_tokens=max_new_tokens,
-                eval_id=chosen,
-                run_id=run_id,
-                progress=lambda share, text: progress("evaluation", share, text),
-            )
-    except KeyboardInterrupt:
-        note(f"the same command with --eval-id {chosen} goes on where this stopped")
-        raise
+    workspace = Workspace.open()
+    chosen = eval_id or jobs.new_id("eval")
+    body: dict[str, Any] = {
+        "suite": suite,
+        "model": model,
+        "baseline": baseline,
+        "split": split,
+        "seed": seed,
+        "per_family": per_family,
+        "limit": limit,
+        "attempts": attempts,
+        "temperature": temperature,
+        "top_p": top_p,
+        "max_new_tokens": max_new_tokens,
+        "eval_id": chosen,
+        "run_id": run_id,
+    }
+    workspace.evals.check(**body)
+    job = jobs.submit(workspace.settings, "suite", body, job_id=chosen)
+    if detach:
+        return Reply({name: job[name] for name in ("job_id", "status", "created_at")})
+    doc = followed(workspace.settings, chosen)["report"]
     return Reply(doc, lambda: _show(doc))
 
 

@@ -52,7 +52,11 @@ _PRINTER = (
     'bash prog.sh\nprintf \'{"reward_components": {"score": %s}}\\n\' "$(grep -cx done out.txt 2>/dev/null || true)"\n'
 )
 _LAST_JSON = "bash ./verify.sh > /tmp/said 2>&1; grep -q '\"score\": 1.0' /tmp/said"
-_PYTHON_CHECK = "import json, sys\nsys.exit(0 if open('/work/out.txt').read() == json.loads('\"done\\\\n\"') else 1)\n"
+_PYTHON_CHECK = (
+    "import json, os, sys\n"
+    "text = open('/work/out.txt').read() if os.path.exists('/work/out.txt') else ''\n"
+    "sys.exit(0 if text == json.loads('\"done\\\\n\"') else 1)\n"
+)
 
 
 def _spec(name: str, files: dict[str, str], **more: Any) -> EnvironmentSpec:

@@ -99,23 +99,43 @@ class EvalService:
         With the `eval_id` of an unfinished evaluation and the same request it goes on; with that of a finished one it
         returns the report. Errors are typed; all but a refusal at the start leave a resumable evaluation.
         """
-        # Both sides get this seed: it is the suite's, so that no recipe can choose a lucky one.
-        decoding = Decoding(
-            max_new_tokens=max_new_tokens, temperature=temperature, top_p=top_p, seed=seed, attempts=attempts
+        plan = self._plan(
+            suite,
+            model,
+            baseline,
+            split=split,
+            seed=seed,
+            per_family=per_family,
+            limit=limit,
+            attempts=attempts,
+            temperature=temperature,
+            top_p=top_p,
+            max_new_tokens=max_new_tokens,
+            run_id=run_id,
+            n_resamples=n_resamples,
         )
-        _check_decoding(decoding, n_resamples)
-        chosen = suites.load(suite, split=split, seed=seed, per_family=per_family, limit=limit)
-        models = self._models(chosen, model, baseline)
-        owner = attach.run_of(models["candidate"], run_id, self._settings)
-        plan = Plan(chosen, models, decoding, owner, n_resamples, limit)
-        from bashgym.envs import sandbox
-
-        sandbox.require()
         folder = EvalFolder(writable_dir(self.root) / check_identifier(eval_id or _new_id(), "eval_id"))
         folder.path.mkdir(exist_ok=True)
         with folder.held():
             folder.begin(plan.request())
             return _Evaluation(folder, plan, self._settings, progress).finish()
+
+    def check(self, suite: str, model: str, baseline: str | None, *, eval_id: str | None = None, **how: Any) -> None:
+        """All that `run` would refuse at the start, starting nothing. The same arguments but `progress`."""
+        check_identifier(eval_id or "eval", "eval_id")
+        self._plan(suite, model, baseline, **{"n_resamples": 10_000, **how})
+
+    def _plan(self, suite: str, model: str, baseline: str | None, **how: Any) -> Plan:
+        from bashgym.envs import sandbox
+
+        # Both sides get this seed: it is the suite's, so that no recipe can choose a lucky one.
+        decoding = Decoding(**{n: how[n] for n in ("max_new_tokens", "temperature", "top_p", "seed", "attempts")})
+        _check_decoding(decoding, how["n_resamples"])
+        chosen = suites.load(suite, **{name: how[name] for name in ("split", "seed", "per_family", "limit")})
+        models = self._models(chosen, model, baseline)
+        owner = attach.run_of(models["candidate"], how["run_id"], self._settings)
+        sandbox.require()
+        return Plan(chosen, models, decoding, owner, how["n_resamples"], how["limit"])
 
     def get(self, eval_id: str) -> dict[str, Any]:
         """The report of a finished evaluation; else its state with the request. `eval_not_found`."""
@@ -154,6 +174,14 @@ class EvalService:
                 "too_few_clusters", "a comparison needs items of at least two families", "Raise --limit.", ["limit"]
             )
         return {"candidate": self._resolve(model)} | ({"baseline": self._resolve(baseline)} if baseline else {})
+
+
+def run_job(_: Path, body: dict[str, Any], secrets: dict[str, str], progress: Progress) -> dict[str, Any]:
+    """The job of `jobs.submit(settings, "suite", body)`: `EvalService.run(**body)` in a worker of its own."""
+    from bashgym.models.catalog import resolve
+
+    settings = Settings.from_env()
+    return EvalService(settings, lambda name: resolve(name, settings)).run(**body, progress=progress)
 
 
 class _Evaluation:
