@@ -24,6 +24,7 @@ OWN = {
     "rlvr": {"max_completion_length": 8, "grpo_temperature": 1.5},
     "distillation": {"teacher_model": TINY},
     "session_distillation": {},
+    "dppo": {},
 }
 
 
@@ -38,7 +39,36 @@ def rows(strategy):
         return [{"prompt": f"Case {i}: write f(x) that doubles x.\n", "tests": tests} for i in range(12)]
     if strategy == "distillation":
         return [{"prompt": f"{i} plus 1?", "teacher_response": str(i + 1)} for i in range(48)]
+    if strategy == "dppo":
+        return [_attempt(i) for i in range(48)]
     return [_record(i) for i in range(48)]
+
+
+def _attempt(i):
+    """One of four attempts at an environment; the even ones pass."""
+    prompt, token = f"digit {i // 4 % 5}", str(i % 10)
+    messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": token}]
+    return {
+        "batch_id": "b1",
+        "environment_id": f"env_{i // 4}",
+        "attempt_index": i % 4,
+        "prompt": prompt,
+        "reward": float(i % 2 == 0),
+        "passed": i % 2 == 0,
+        "verifier_status": "passed" if i % 2 == 0 else "failed",
+        "trajectory": {"messages": messages},
+        "behavior_policy": {
+            "response_logprobs": [{"turn": 1, "tokens": [token, "<|im_end|>"], "logprobs": [-2.0, -0.5]}]
+        },
+    }
+
+
+def transitions(i):
+    """A replay record that a world model learns from: two commands, the second with a prior."""
+    first = {"instruction": f"look at note{i}", "prior": [], "action": "ls", "next_state": f"note{i}"}
+    prior = [{"action": "ls", "state": f"note{i}"}]
+    second = {"instruction": f"look at note{i}", "prior": prior, "action": f"cat note{i}", "next_state": f"line {i}"}
+    return {**_attempt(i), "world_model": {"rwml_transitions": [second, first]}}
 
 
 def _record(i):

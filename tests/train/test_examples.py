@@ -17,6 +17,7 @@ DATA = {
     "grpo": "grpo.jsonl",
     "rlvr": "rlvr.jsonl",
     "distillation": "shell_distillation.jsonl",
+    "dppo": "dppo.jsonl",
 }
 
 

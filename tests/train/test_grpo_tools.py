@@ -76,6 +76,7 @@ def test_episodes_run_through_the_bash_tool_and_their_verifier_rewards(workspace
         "dataset_path": str(path),
         "grpo_reward_mode": "environment",
         "environment_protocol": "tools",
+        "echo_enabled": True,
         "max_tool_calls_per_episode": 2,
         "use_lora": False,
         "batch_size": 8,
@@ -97,7 +98,9 @@ def test_episodes_run_through_the_bash_tool_and_their_verifier_rewards(workspace
     assert "touch done" in json.dumps(solved["completion"]) and '"role":"tool"' in json.dumps(
         solved["completion"], separators=(",", ":")
     )
-    assert max(point.get("tools/call_frequency", 0) for point in run.metrics()) >= 1
+    points = [point for point in run.metrics() if "loss" in point]
+    assert max(point.get("tools/call_frequency", 0) for point in points) >= 1
+    assert all(point["echo_observation_tokens"] > 0 and 0 < point["echo_loss"] < 20 for point in points), points
 
 
 def test_a_template_whose_calls_nobody_can_read_is_refused(workspace):

@@ -11,7 +11,7 @@ from bashgym.runs.prepare import refuse_blocked
 from bashgym.training.loop import Job, _prepare_process
 
 from .conftest import TINY
-from .strategies import body
+from .strategies import body, transitions
 
 pytestmark = pytest.mark.train
 REWARD = "def full(prompt, completion, row):\n    return 1.0\n"
@@ -57,9 +57,21 @@ def _judged(made):
     return [(r.reward, sorted(r.parts)) for r in made.trainer._judge([row["prompt"]], ["0"], [row["row"]], None)]
 
 
+def _judge_distance(made):
+    """How far the answer `0` is from the first row's observation."""
+    row = dict(made.trainer.train_dataset[0])
+    return made.trainer._judge([row["prompt"]], ["0"], [row["row"]], None)[0].parts
+
+
 def _environment(made):
     factory = (made.trainer.environment_factories or {}).get(None)
     return factory and vars(factory())["_most"], made.request["interleaved_thinking"]
+
+
+def _dropout(made):
+    """Of the adapter: the base of the tiny model has none."""
+    modules = made.trainer.model.named_modules()
+    return {m.p for name, m in modules if name.endswith("lora_dropout.default") and hasattr(m, "p")}
 
 
 def _judges(made):
@@ -71,6 +83,7 @@ def _health(made):
 
 
 ENVIRONMENT = {"grpo_reward_mode": "environment", "dataset_path": "TASKS", "environment_protocol": "tools"}
+WORLD = {"rwml_enabled": True, "grpo_reward_mode": "DROP", "dataset_path": "REPLAY", "max_seq_length": 256}
 ENVIRONMENT |= {"max_seq_length": 1024, "max_completion_length": 64}
 CHANGES = {
     # strategy: {field: (another value, what has to differ, further fields of both runs)}
@@ -106,6 +119,15 @@ CHANGES = {
         "active_sampling": (True, _shaping, {}),
         "lm_head_fp32": (True, _shaping, {}),
         "sft_warm_start_policy": ("weak_models_only", lambda made: made.findings, {}),
+        "echo_enabled": (True, _shaping, ENVIRONMENT),
+        "echo_aux_lambda": (0.5, _shaping, ENVIRONMENT | {"echo_enabled": True}),
+        "rwml_enabled": (True, lambda made: made.request["grpo_reward_mode"], {**WORLD, "rwml_enabled": "DROP"}),
+        "rwml_distance_threshold": (1.9, _judged, WORLD),
+        "rwml_easy_pass_rate_threshold": (0.5, _shaping, WORLD),
+        "rwml_easy_keep_probability": (0.5, _shaping, WORLD),
+        "rwml_history_window": (0, lambda made: _first_row(made)["prompt"], WORLD),
+        "rwml_embedding_model": (TINY, _judge_distance, WORLD),
+        "rwml_kl_beta": (0.1, arg("beta"), WORLD),
     },
     "rlvr": {"grpo_reward_mode": ("answer", _judged, {"dataset_path": "BOTH"})},
     "distillation": {
@@ -123,6 +145,12 @@ CHANGES = {
         "session_distillation_temperature": (3.0, lambda made: made.trainer._temperature, {}),
         "wrap_prompts": (True, lambda made: _first_row(made)["input_ids"], {}),
     },
+    "dppo": {
+        "lora_dropout": (0.3, _dropout, {}),
+        "dppo_divergence": ("binary_kl", lambda made: (made.trainer.divergence, made.trainer.threshold), {}),
+        "dppo_binary_tv_threshold": (0.3, lambda made: made.trainer.threshold, {}),
+        "dppo_binary_kl_threshold": (0.3, lambda made: made.trainer.threshold, {"dppo_divergence": "binary_kl"}),
+    },
 }
 REFUSED = {
     # strategy: {field: (value, error code, further fields)}
@@ -132,6 +160,7 @@ REFUSED = {
         "use_liger": (True, "missing_extra", {}),
     },
     "dpo": {"dpo_backend": ("unsloth", "missing_extra", {})},
+    "dppo": {"dppo_backend": ("verl", "backend_unavailable", {})},
     "grpo": {
         "grpo_backend": ("trl_vllm", "missing_extra", {}),
         "grpo_use_vllm": (False, "invalid_field", {"grpo_backend": "trl_vllm"}),
@@ -158,6 +187,7 @@ def request_of(tmp_path):
     files = {
         "TASKS": environment_rows(3, 1),
         "COMPLETIONS": completions,
+        "REPLAY": [transitions(i) for i in range(8)],
         "BOTH": [{"prompt": f"Case {i}", "tests": tests, "answer": "0"} for i in range(12)],
     }
 

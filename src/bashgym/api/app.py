@@ -13,7 +13,18 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from bashgym import __version__
-from bashgym.api import artifacts, evals, ledger, system, training
+from bashgym.api import (
+    artifacts,
+    eval_canaries,
+    eval_gates,
+    eval_heldout,
+    eval_replay,
+    eval_rollouts,
+    evals,
+    ledger,
+    system,
+    training,
+)
 from bashgym.api.guard import Guard, Policy
 from bashgym.api.http import known_query, refusal
 from bashgym.core.clock import utc_now
@@ -41,7 +52,18 @@ def build_app(workspace: Workspace) -> FastAPI:
     )
     app.state.workspace = workspace
     # Fixed paths before `/api/training/{run_id}`.
-    for router in (system.router, artifacts.router, training.router, evals.router, ledger.router):
+    for router in (
+        system.router,
+        artifacts.router,
+        training.router,
+        evals.router,
+        eval_gates.router,
+        eval_canaries.router,
+        eval_rollouts.router,
+        eval_heldout.router,
+        eval_replay.router,
+        ledger.router,
+    ):
         app.include_router(router)
     _add_errors(app, reporter(workspace.settings))
     return app

@@ -17,7 +17,7 @@ from bashgym.core.errors import fail
 PACKAGES = (
     "bashgym", "torch", "transformers", "trl", "peft", "accelerate", "datasets", "tokenizers", "safetensors", "numpy",
     "bitsandbytes", "unsloth", "vllm", "liger-kernel", "wandb", "trackio", "mlflow", "tensorboard",
-    "deepspeed", "flash-attn", "kernels",
+    "deepspeed", "flash-attn", "kernels", "verl", "skyrl-train", "skyrl", "open-instruct",
 )  # fmt: skip
 _PROBE = "import json; from bashgym.core.runtime import own_facts; print(json.dumps(own_facts()))"
 

@@ -37,6 +37,8 @@ class Settings:
     """BASHGYM_LLAMA_CPP: a llama.cpp checkout, for GGUF export. Empty looks on PATH only."""
     queue_slots: int
     """BASHGYM_QUEUE_SLOTS: runs that the queue lets train at a time. Default 1, as the local lane is one device."""
+    dppo_commands: tuple[tuple[str, str], ...] = ()
+    """BASHGYM_DPPO_{VERL,SKYRL,TMAX_OPEN_INSTRUCT}_COMMAND_TEMPLATE: (backend, command) for `training smoke-bundle`."""
 
     @classmethod
     def from_env(cls, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> Settings:
@@ -56,6 +58,11 @@ class Settings:
             base_model=get("BASE_MODEL", ""),
             llama_cpp=get("BASHGYM_LLAMA_CPP", ""),
             queue_slots=_count(get("BASHGYM_QUEUE_SLOTS", "")),
+            dppo_commands=tuple(
+                (name, template)
+                for name in ("verl", "skyrl", "tmax_open_instruct")
+                if (template := get(f"BASHGYM_DPPO_{name.upper()}_COMMAND_TEMPLATE", ""))
+            ),
         )
 
 

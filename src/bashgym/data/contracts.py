@@ -14,15 +14,17 @@ import msgspec
 
 from bashgym.core.errors import fail
 from bashgym.data import ground, preferences, textchecks
+from bashgym.data.dppo_checks import scan_replay
 from bashgym.data.duplicates import RowHashes
 from bashgym.data.findings import Collector, Issue
 from bashgym.data.formats import PROBE_ROWS, Reading
 from bashgym.data.messages import PlainSizes
 from bashgym.data.readers import RowBatch, Scan
 from bashgym.data.sessions.contract import scan_records
+from bashgym.data.transitions import scan_transitions
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity, SftExample
 
-METHODS = ("sft", *preferences.METHODS, "session_distillation")
+METHODS = ("sft", *preferences.METHODS, "session_distillation", "dppo")
 
 
 class ContractReport(msgspec.Struct):
@@ -83,6 +85,10 @@ def check_dataset(
             name = _sft_pass(Reading(scan, collector, dataset_format, column_mapping, tally.add_plain), tally)
         elif method == "session_distillation":
             name = _session_pass(scan, collector, tally)
+        elif reward_mode == "rwml":
+            name = _transition_pass(scan, collector, tally)
+        elif method == "dppo":
+            name = _replay_pass(scan, collector, tally)
         else:
             name = _prompt_pass((method, reward_mode), scan, column_mapping, collector, tally)
         tally.finish()
@@ -116,6 +122,18 @@ def _session_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
     for record in scan_records(scan, collector):
         tally.add_prompt(preferences.PromptRow(record.original_context, {"target": record.target_text}))
     return "session_distillation"
+
+
+def _replay_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
+    for _, record in scan_replay(scan, collector):
+        tally.add_prompt(preferences.PromptRow(record.prompt, {"sampled": "".join(record.tokens())}))
+    return "replay"
+
+
+def _transition_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
+    for row in scan_transitions(scan, collector, window=0):
+        tally.add_prompt(row)
+    return "replay"
 
 
 def _prompt_pass(

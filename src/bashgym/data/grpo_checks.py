@@ -18,6 +18,7 @@ from bashgym.data.findings import shown
 from bashgym.data.preferences import PromptRow, Side
 from bashgym.data.prompts import iter_prompt_rows
 from bashgym.data.tokens import TokenizerBundle
+from bashgym.data.transitions import transition_rows
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity
 from bashgym.methods import registry
 
@@ -126,13 +127,12 @@ def trainable(
     """
     remarks, tools = remarks or Remarks(), [BASH_TOOL] if uses_tools(request) else None
     room = int(request["max_seq_length"]) - completion_length(request)
-    rows = iter_prompt_rows(
-        path,
-        str(request["strategy"]),
-        column_mapping=request["column_mapping"] or None,
-        wrap=bool(request["wrap_prompts"]) or tools is not None,
-        reward_mode=request["grpo_reward_mode"],
-    )
+    wrap = bool(request["wrap_prompts"]) or tools is not None
+    mode, mapping = request["grpo_reward_mode"], request["column_mapping"] or None
+    if mode == "rwml":
+        rows = transition_rows(path, int(request["rwml_history_window"]), wrap=wrap)
+    else:
+        rows = iter_prompt_rows(path, str(request["strategy"]), column_mapping=mapping, wrap=wrap, reward_mode=mode)
     for row in rows:
         try:
             text = shown_prompt(bundle, row.prompt, tools)

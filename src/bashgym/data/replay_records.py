@@ -194,8 +194,10 @@ def parse_record(value: object) -> ReplayRecord:
 
 
 def _check(record: ReplayRecord) -> None:
-    if not math.isfinite(record.reward):
-        raise _invalid(f"reward is {record.reward}", "reward")
+    numbers = {"reward": record.reward, "optimizer.advantage": record.optimizer.advantage or 0.0}
+    for name, number in numbers.items():
+        if not math.isfinite(number):
+            raise _invalid(f"{name} is {number}", name)
     if record.attempt_index < 0:
         raise _invalid("attempt_index is negative", "attempt_index")
     last, place = -1, "behavior_policy.response_logprobs"

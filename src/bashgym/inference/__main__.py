@@ -10,6 +10,7 @@ from pathlib import Path
 from bashgym.core.errors import BashGymError, fail
 from bashgym.core.files import atomic_write_json
 from bashgym.inference.job import ERROR
+from bashgym.inference.replay_job import REPLAY_JOB
 
 _INTERRUPTED = 130
 _INSTALL = "pip install 'bashgym[train]'"
@@ -33,7 +34,10 @@ def main(folders: list[Path]) -> int:
 
 def _run(folder: Path) -> None:
     try:
-        from bashgym.inference.scoring import run
+        if (folder / REPLAY_JOB).is_file():
+            from bashgym.inference.logprobs import run
+        else:
+            from bashgym.inference.scoring import run
     except ImportError as error:
         raise fail("missing_extra", f"scoring needs torch and transformers: {error}", _INSTALL) from error
     try:

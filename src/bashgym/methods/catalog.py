@@ -36,6 +36,10 @@ COMMANDS: dict[str, str] = {
     "data check": "everything that loses a run, before it starts",
     "data preview": "which tokens of a row are trained",
     "eval run": "paired evaluation on executed held-out tasks",
+    "eval replay-score": "log probabilities of a DPPO replay under a model",
+    "training smoke-bundle": "is a DPPO replay ready, and who could train on it here",
+    "replay summarize": "what a replay holds",
+    "replay scrub": "a replay without secrets",
     "demo": "the whole loop on a laptop",
     "serve": "HTTP API",
     "api": "one API request, in-process where nothing listens",
@@ -45,7 +49,6 @@ COMMANDS: dict[str, str] = {
 """Command -> what it does."""
 
 PLANNED_COMMANDS = (
-    "training smoke-bundle",
     "training reward-examples validate",
     "training reward-eval evaluate",
     "training reward-model smoke",
@@ -70,6 +73,8 @@ API_ROUTES = (
     "GET /api/training/runs/{run_id}/analysis",
     "GET /api/training/runcards",
     "GET /api/training/runcards/validate",
+    "POST /api/eval/environments/dppo-replay/enrich",
+    "POST /api/eval/environments/dppo-replay/smoke-plan",
 )
 
 TARGETS: dict[str, bool] = {

@@ -35,7 +35,8 @@ WORLD_MODELS = """\
 ECHO adds a loss on the terminal output that follows an action; RWML rewards a prediction of the next observation that
 lies close enough in embedding space. Both say whether a policy foresees what its commands do. They are diagnostics: a
 better echo_loss or rwml_pass_rate promotes nothing unless held-out pass@k or safety moves with it on the same tasks.
-Neither is a direct strategy, and a run whose request leaves both off has no world-model objective.
+Both are switched on in a grpo run: echo_enabled where episodes use tools, whose results are what is predicted, and
+rwml_enabled on a replay with transitions, each of which becomes a prompt that asks for the next observation.
 """
 
 TERMINAL_RECIPE = """\

@@ -1,19 +1,31 @@
-"""DPPO: policy updates from recorded rollouts, masked by how far the policy moved. Not a direct strategy."""
+"""DPPO: policy updates from recorded rollouts, masked by how far the policy moved."""
 
 from __future__ import annotations
 
 from bashgym.methods import grpo
-from bashgym.methods.common import FLOAT, STR
+from bashgym.methods.common import FLOAT, STR, by_hardware
 from bashgym.methods.metrics import EXECUTED, OPTIMISATION, REWARD, REWARD_STD, SYSTEM, ZERO_STD
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role
 
+BACKENDS = ("bashgym", "verl", "skyrl", "tmax_open_instruct", "grpo_fallback")
+"""Who could carry the update out; `training start` runs the first, the others stand in launch plans only."""
+
 FIELDS = (
+    Field(
+        "lora_dropout",
+        FLOAT,
+        0.0,
+        "dropout on the adapter's input; above 0 the ratios are those of a noisier policy than the one that acts",
+        minimum=0,
+        maximum=0.5,
+    ),
     Field(
         "dppo_backend",
         STR,
         "auto",
-        "who optimises; auto takes the first that is installed",
-        choices=("auto", "verl", "skyrl", "tmax_open_instruct", "grpo_fallback"),
+        "who optimises; auto is bashgym, the reference update of this package. The others are planned and probed by "
+        "`training smoke-bundle` and run outside; grpo_fallback is ordinary GRPO and never DPPO",
+        choices=("auto", *BACKENDS),
     ),
     Field(
         "dppo_divergence", STR, "binary_tv", "distance between policies at a token", choices=("binary_tv", "binary_kl")
@@ -53,9 +65,43 @@ METRICS = (
 DATASET = DatasetContract(
     "replay",
     "one recorded attempt (bashgym.dppo_replay.v1)",
-    required=("batch_id", "environment_id", "attempt_index", "reward", "passed", "verifier_status", "behavior_policy"),
-    optional=("train_policy", "optimizer", "world_model"),
-    rules=("behaviour log probabilities for every sampled token", "token counts equal after enrichment"),
+    required=(
+        "batch_id",
+        "environment_id",
+        "attempt_index",
+        "prompt",
+        "reward",
+        "passed",
+        "verifier_status",
+        "behavior_policy",
+    ),
+    optional=("trajectory", "train_policy", "optimizer", "world_model"),
+    rules=(
+        "behaviour log probabilities for every sampled token",
+        "token counts equal after enrichment",
+        "the recorded tokens are those of the model's tokenizer",
+        "several attempts at an environment in one batch, with rewards that differ",
+    ),
+    example={
+        "schema_version": "bashgym.dppo_replay.v1",
+        "batch_id": "b1",
+        "environment_id": "env_1",
+        "attempt_index": 0,
+        "prompt": "Show note7.",
+        "reward": 1.0,
+        "passed": True,
+        "verifier_status": "passed",
+        "trajectory": {
+            "messages": [
+                {"role": "user", "content": "Show note7."},
+                {"role": "assistant", "content": "cat note7"},
+            ]
+        },
+        "behavior_policy": {
+            "model": "policy-1",
+            "response_logprobs": [{"turn": 1, "tokens": ["cat", " note", "7"], "logprobs": [-0.1, -0.4, -0.02]}],
+        },
+    },
 )
 
 EVIDENCE = (
@@ -77,28 +123,47 @@ EVIDENCE = (
 )
 
 RECIPE = Recipe(
-    when_to_use="You have rollouts with log probabilities, a backend that optimises them, and want updates that stay "
-    "near the policy that acted.",
+    when_to_use="You have recorded rollouts with log probabilities, several attempts a task with rewards that differ, and "
+    "want an update that stays near the policy that acted.",
     settings={
-        **grpo.RECIPE.settings,
         "dppo_backend": "auto",
         "dppo_divergence": "binary_tv",
         "dppo_binary_tv_threshold": 0.15,
+        "learning_rate": 1e-5,
+        "num_epochs": 1,
+        "batch_size": 1,
+        "gradient_accumulation_steps": 32,
+        "lora_rank": 16,
+        "lora_alpha": 32,
     },
-    by_hardware=grpo.RECIPE.by_hardware,
+    by_hardware=by_hardware(local_cpu={"batch_size": 4, "gradient_accumulation_steps": 8}),
     adjust_when={
-        **grpo.RECIPE.adjust_when,
+        "dppo_backend": "another name only to plan a launch outside with `training smoke-bundle`",
+        "dppo_divergence": "binary_kl to be stricter about tokens that were likely to the policy that acted",
         "dppo_binary_tv_threshold": "lower it when pass@k falls, raise it when nearly all tokens are masked",
+        "num_epochs": "more only while masked_fraction stays low: every pass moves the policy away from the rollouts",
     },
-    watch=("every record has log probabilities", "masked_fraction below 0.95", "pass@k before and after"),
+    watch=(
+        "every record has log probabilities",
+        "masked_fraction below 0.95, and near zero at the first step",
+        "frac_reward_zero_std below one half",
+        "pass@k before and after",
+    ),
     steps=(
         "Record rollouts with capture_logprobs.",
-        "Score them with the policy to be trained.",
-        "Build the smoke bundle.",
-        "Run the backend, then compare pass@k.",
+        "Score them with the policy to be trained: bashgym eval replay-score.",
+        "Build the smoke bundle and mend what it names.",
+        "Train, then compare pass@k.",
     ),
     ladder=grpo.RECIPE.ladder,
-    rules=(("masked_fraction above 0.95", "sample fresh rollouts"), *grpo.RECIPE.rules),
+    rules=(
+        ("masked_fraction above 0.95", "sample fresh rollouts with the current policy"),
+        (
+            "mean_binary_tv is not near zero at the first step",
+            "the replay is of another policy or was recorded wrongly",
+        ),
+        ("frac_reward_zero_std at or above 0.5", "record more attempts, at tasks of middling difficulty"),
+    ),
     docs=("strategy", "terminal-rl-recipe", "metrics"),
     next=(
         (
@@ -107,11 +172,16 @@ RECIPE = Recipe(
         ),
         (
             "add training log probabilities",
-            "bashgym api POST /api/eval/environments/dppo-replay/enrich --data-file replay-request.json",
+            "bashgym eval replay-score --replay <replay.jsonl> --model <model-id> --output <scored.jsonl> --json",
         ),
         (
             "see what is still missing",
-            "bashgym training smoke-bundle --replay <replay.jsonl> --output-dir <dir> --base-model <model-id> --json",
+            "bashgym training smoke-bundle --replay <scored.jsonl> --output-dir <dir> --base-model <model-id> --json",
+        ),
+        (
+            "run it with these settings in run-config.json",
+            "bashgym training start --strategy dppo --model <model-id> --dataset-path <scored.jsonl> "
+            "--config run-config.json --json",
         ),
     ),
 )
@@ -120,13 +190,13 @@ METHOD = Method(
     name="dppo",
     title="DPPO replay",
     summary="Policy gradient on recorded rollouts; tokens that moved out of the trust region are masked.",
-    objective="policy gradient on A = reward - group mean, masked where the divergence exceeds its threshold",
-    direct=False,
+    objective="-A * p/q over the sampled tokens, A = reward - group mean, masked where the divergence exceeds its threshold",
+    direct=True,
     dataset=DATASET,
     metrics=(*OPTIMISATION, *METRICS, *SYSTEM, *EXECUTED),
     evidence=EVIDENCE,
     recipe=RECIPE,
     own_fields=FIELDS,
-    must_emit=("loss", "masked_fraction"),
-    workflow="record rollouts with log probabilities, enrich them, then `bashgym training smoke-bundle`",
+    builder="bashgym.training.dppo:build",
+    must_emit=("loss", "masked_fraction", "logprob_coverage", "reward", "reward_std", "frac_reward_zero_std"),
 )

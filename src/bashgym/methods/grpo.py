@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from bashgym.methods import world_model
 from bashgym.methods.common import BOOL, FLOAT, INT, MAX_COMPLETION_LENGTH, STR, WRAP_PROMPTS, by_hardware
 from bashgym.methods.metrics import (
     CLIPPED,
@@ -29,8 +30,9 @@ REWARD_MODE = Field(
     STR,
     "syntax",
     "syntax: the code parses; execution: it runs; verification: share of its tests that pass; answer: the final answer "
-    "is the row's; environment: the row's environment is solved; python:<file.py>:<function>: your own function",
-    choices=("syntax", "execution", "verification", "answer", "environment"),
+    "is the row's; environment: the row's environment is solved; rwml: a replay's next observation is predicted (what "
+    "rwml_enabled sets); python:<file.py>:<function>: your own function",
+    choices=("syntax", "execution", "verification", "answer", "environment", "rwml"),
     prefixes=("python:",),
 )
 
@@ -181,6 +183,7 @@ FIELDS = (
         nullable=True,
         choices=("none", "weak_models_only", "always"),
     ),
+    *world_model.FIELDS,
 )
 
 _KNOBS = ("token_level_loss", "filter_zero_std_groups", "active_sampling", "lm_head_fp32", "interleaved_thinking")
@@ -225,6 +228,7 @@ METRICS = (
     CLIPPED,
     EVAL_REWARD,
     *SAMPLING,
+    *world_model.TRAINED,
 )
 
 DATASET = DatasetContract(

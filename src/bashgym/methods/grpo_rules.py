@@ -26,6 +26,10 @@ def fill(values: dict[str, Any], checked: Mapping[str, Any]) -> None:
         values["grpo_num_generations"] = values["grpo_group_size"]
     if values["grpo_ratio_clip_max"] is None:
         values["grpo_ratio_clip_max"] = 0.28 if values["grpo_loss_type"] == "dapo" else values["grpo_ratio_clip_min"]
+    if values.get("rwml_enabled") and checked.get("grpo_reward_mode") is None and values["strategy"] == "grpo":
+        values["grpo_reward_mode"] = "rwml"
+    if values.get("rwml_enabled") and checked.get("grpo_beta") is None:
+        values["grpo_beta"] = values["rwml_kl_beta"]
     environment = values["grpo_reward_mode"] == "environment"
     implied = {
         "token_level_loss": _BY_TOKEN.get(values["grpo_loss_type"], values["token_level_loss"]),
@@ -65,7 +69,7 @@ def refusals(values: Mapping[str, Any], checked: Mapping[str, Any]) -> list[Refu
     if group != count:
         message = f"grpo_group_size {group} and grpo_num_generations {count} are two names for one number"
         return [("grpo_group_size", message, "Give one of them.")]
-    return [*_batch(values, checked), *_loss(values), *_turns(values), *_lengths(values)]
+    return [*_batch(values, checked), *_loss(values), *_turns(values), *_lengths(values), *_world(values)]
 
 
 def _batch(values: Mapping[str, Any], checked: Mapping[str, Any]) -> list[Refusal]:
@@ -134,6 +138,23 @@ def _turns(values: Mapping[str, Any]) -> list[Refusal]:
             "interleaved_thinking is false, and turns with tools are joined as they were sampled, reasoning included"
         )
         found.append(("interleaved_thinking", message, "Leave it open."))
+    return found
+
+
+def _world(values: Mapping[str, Any]) -> list[Refusal]:
+    """ECHO needs observations, RWML its own rows."""
+    found: list[Refusal] = []
+    mode = values["grpo_reward_mode"]
+    if values["echo_enabled"] and not _with_tools(values):
+        message = "echo_enabled is true, and answers of a single turn hold no observation to predict"
+        mend = "Use grpo_reward_mode environment with environment_protocol tools, or set echo_enabled to false."
+        found.append(("echo_enabled", message, mend))
+    if values["rwml_enabled"] != (mode == "rwml"):
+        message = f"rwml_enabled is {str(values['rwml_enabled']).lower()}, and grpo_reward_mode {mode}"
+        found.append(("rwml_enabled", message, "With strategy grpo, set rwml_enabled and leave grpo_reward_mode out."))
+    if values["rwml_enabled"] and values["grpo_beta"] != values["rwml_kl_beta"]:
+        message = f"rwml_kl_beta {values['rwml_kl_beta']} and grpo_beta {values['grpo_beta']} are one pull"
+        found.append(("rwml_kl_beta", message, "Leave grpo_beta out."))
     return found
 
 

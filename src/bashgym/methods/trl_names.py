@@ -45,6 +45,7 @@ CONFIG_CLASS = {
     "rlvr": "GRPOConfig",
     "distillation": "SFTConfig",
     "session_distillation": "SFTConfig",
+    "dppo": "SFTConfig",
 }
 """Direct strategy → the class of TRL whose arguments `trainer_args` may name."""
 

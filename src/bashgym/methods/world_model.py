@@ -6,9 +6,19 @@ from bashgym.methods.common import BOOL, FLOAT, INT, STR
 from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
 
 FIELDS = (
-    Field("echo_enabled", BOOL, False, "auxiliary loss that predicts terminal output"),
+    Field(
+        "echo_enabled",
+        BOOL,
+        False,
+        "auxiliary loss that predicts terminal output; needs environment_protocol tools, whose turns hold observations",
+    ),
     Field("echo_aux_lambda", FLOAT, 0.05, "weight of that loss", minimum=0),
-    Field("rwml_enabled", BOOL, False, "reward for predicting the next observation in embedding space"),
+    Field(
+        "rwml_enabled",
+        BOOL,
+        False,
+        "reward for predicting the next observation in embedding space; dataset_path is a replay with rwml_transitions",
+    ),
     Field(
         "rwml_distance_threshold",
         FLOAT,
@@ -21,19 +31,39 @@ FIELDS = (
     Field(
         "rwml_easy_pass_rate_threshold", FLOAT, 0.8, "pass rate from which a transition is easy", minimum=0, maximum=1
     ),
-    Field("rwml_easy_keep_probability", FLOAT, 0.1, "share of easy transitions kept", minimum=0, maximum=1),
+    Field("rwml_easy_keep_probability", FLOAT, 0.1, "share of easy transitions kept in the loss", minimum=0, maximum=1),
     Field("rwml_history_window", INT, 4, "earlier (action, state) pairs shown", minimum=0, maximum=64),
-    Field("rwml_embedding_model", STR, "", "model that embeds observations"),
-    Field("rwml_kl_beta", FLOAT, 0.0, "pull to the reference", minimum=0),
+    Field(
+        "rwml_embedding_model",
+        STR,
+        "",
+        "local model that embeds observations, by its mean-pooled last hidden states; empty compares hashed character "
+        "n-grams, which see spelling only",
+    ),
+    Field("rwml_kl_beta", FLOAT, 0.0, "pull to the reference, in the place of grpo_beta", minimum=0, maximum=10),
 )
 
-METRICS = (
+TRAINED = (
     Metric(
         "echo_loss",
         Role.DIAGNOSTIC,
         "cross-entropy of predicted terminal output",
         "rising",
         "lower echo_aux_lambda or clean the observations",
+    ),
+    Metric(
+        "echo_observation_tokens",
+        Role.DIAGNOSTIC,
+        "observation tokens of an optimizer step",
+        "zero",
+        "the policy calls no tool: there is nothing to predict",
+    ),
+    Metric(
+        "rwml_easy_groups_dropped",
+        Role.DIAGNOSTIC,
+        "easy transitions that a rollout batch left out of the loss",
+        "nearly all of them",
+        "the replay holds nothing new: record other tasks, or tighten rwml_distance_threshold",
     ),
     Metric(
         "rwml_pass_rate",
@@ -60,6 +90,11 @@ METRICS = (
         "look at the worst transitions",
         aliases=("rwml_embedding_distance_p95",),
     ),
+)
+"""What a grpo run with echo_enabled or rwml_enabled reports."""
+
+METRICS = (
+    *TRAINED,
     Metric(
         "exit_code_accuracy",
         Role.DIAGNOSTIC,
@@ -115,7 +150,11 @@ RECIPE = Recipe(
         "rwml_distance_threshold": "tighten it when nearly all predictions pass",
     },
     watch=("coverage of environments", "rwml_pass_rate and distances", "whether pass@k moves with them"),
-    steps=("Record replay with observations.", "Probe a backend.", "Report the metrics beside held-out pass@k."),
+    steps=(
+        "Record replay with observations.",
+        "Train grpo with echo_enabled (episodes with tools) or rwml_enabled (on the replay).",
+        "Report the metrics beside held-out pass@k.",
+    ),
     ladder=(
         Stage("replay_coverage", "summary of transitions by environment", "every family is covered"),
         Stage("backend_probe", "smoke bundle with a world-model payload", "a backend reads it"),
@@ -147,5 +186,5 @@ METHOD = Method(
     recipe=RECIPE,
     aliases=("world-model", "world-models", "world_models", "echo", "rwml"),
     own_fields=FIELDS,
-    workflow="record replay with observations, then `bashgym training smoke-bundle`; diagnostics only",
+    workflow="`training start --strategy grpo` with echo_enabled or rwml_enabled; diagnostics only",
 )

@@ -52,6 +52,8 @@ def resolve_backend(request: Mapping[str, Any], runtime: Mapping[str, Any], gpus
 def _choose(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> tuple[str, str, str]:
     """(backend, what was asked for, why)."""
     field = f"{'grpo' if request['strategy'] == 'rlvr' else request['strategy']}_backend"
+    if field == "dppo_backend":
+        return "plain", *_reference_update(str(request[field]))
     if field not in registry.fields_of(registry.get(str(request["strategy"]))):
         return "plain", "auto", f"{request['strategy']} has one backend"
     asked = str(request[field])
@@ -72,6 +74,18 @@ def _choose(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) 
             fields=[field],
         )
     return "unsloth", asked, "asked for"
+
+
+def _reference_update(asked: str) -> tuple[str, str]:
+    """(what was asked for, why): the update of this package is the only one that a run carries out."""
+    if asked not in ("auto", "bashgym"):
+        raise fail(
+            "backend_unavailable",
+            f"dppo_backend is {asked}, which `training start` does not drive",
+            hint="Use dppo_backend bashgym, or plan the outside launch with `bashgym training smoke-bundle`.",
+            fields=["dppo_backend"],
+        )
+    return asked, "the reference update of this package"
 
 
 def _unsloth_lack(request: Mapping[str, Any], packages: Mapping[str, str], gpus: int) -> str:

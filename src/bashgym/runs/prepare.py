@@ -111,6 +111,8 @@ def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str]
     model = resolve(str(request["base_model"]), settings)
     _check_family(request, model)
     teacher = resolve_teacher(request.values, model, settings)
+    if embedding := request.values.get("rwml_embedding_model"):
+        resolve(str(embedding), settings)
     report = check(dataset_query(request, model.path))
     need = estimate(
         {**model.facts(), "weight_bytes": model.weight_bytes},

@@ -79,6 +79,17 @@ def draw_rows(rows: int, count: int, key: tuple[int, int, int], without: Collect
     return [order[i % len(order)] for i in range(count)]
 
 
+def is_easy(rewards: Sequence[float], rate: float) -> bool:
+    """Whether at least the share `rate` of a group's verdicts are passes (rewards of 1)."""
+    known = [reward for reward in rewards if not math.isnan(reward)]
+    return bool(known) and sum(reward == 1 for reward in known) >= rate * len(known)
+
+
+def draw(key: tuple[int, int, int]) -> float:
+    """A number in [0, 1) for (seed, step, group): always the same one."""
+    return random.Random("easy/" + "/".join(map(str, key))).random()  # noqa: S311 - a reproducible draw, not a secret
+
+
 def overlong_penalty(length: int, limit: int, buffer: int, penalty: float) -> float:
     """Soft punishment of length (DAPO, Yu et al. 2025, arXiv 2503.14476, eq. 13), in [-penalty, 0].
 

@@ -18,13 +18,16 @@ from datasets import Dataset
 from trl import GRPOConfig
 
 from bashgym.core.errors import fail
+from bashgym.core.settings import Settings
 from bashgym.data.grpo_checks import completion_length, trainable, uses_tools
 from bashgym.data.preferences import PromptRow
 from bashgym.data.tokens import TokenizerBundle
-from bashgym.envs.rewards import RewardItem, RewardResult, make_rewarder
+from bashgym.envs.rewards import RewardItem, RewardResult, make_rewarder, rwml
 from bashgym.envs.rewards.tools import BashEnvironment
 from bashgym.inference.local import stop_ids
 from bashgym.methods.trl_names import GRPO
+from bashgym.models.catalog import resolve
+from bashgym.training.embedding import model_embedding
 from bashgym.training.load import load_tokenizer, student
 from bashgym.training.loop import Built, Job
 from bashgym.training.policy import Judge, PolicyTrainer, ReferenceOff, Shaping
@@ -85,7 +88,7 @@ def build(job: Job) -> Built:
     trainer = PolicyTrainer(
         model=model,
         args=config(job, with_eval=bool(evaluation)),
-        judge=_tool_judge(int(request["reward_workers"] or 8)) if tools else _text_judge(job),
+        judge=_judge(job),
         shaping=shaping(request),
         log=RolloutLog(job.run),
         train_dataset=dataset(train),
@@ -112,6 +115,10 @@ def shaping(request: dict[str, Any]) -> Shaping:
         overlong_buffer=request["overlong_buffer"],
         overlong_penalty=float(request["overlong_penalty"]),
         head_fp32=bool(request["lm_head_fp32"]),
+        echo_lambda=float(request["echo_aux_lambda"]) if request["echo_enabled"] else None,
+        easy=(float(request["rwml_easy_pass_rate_threshold"]), float(request["rwml_easy_keep_probability"]))
+        if request["rwml_enabled"]
+        else None,
     )
 
 
@@ -162,12 +169,36 @@ def _decoded(batch: dict[str, list[str]]) -> dict[str, list[Any]]:
     return {name: [row[name] for row in rows] for name in ("prompt", "row", "number", "index")}
 
 
+def _judge(job: Job) -> Judge:
+    request = job.request
+    if uses_tools(request):
+        return _tool_judge(int(request["reward_workers"] or 8))
+    return _prediction_judge(request) if request["rwml_enabled"] else _text_judge(job)
+
+
+def _prediction_judge(request: dict[str, Any]) -> Judge:
+    """RWML: an answer is judged by its distance from the observation that followed."""
+    embed: rwml.Embed = rwml.hashed_ngrams
+    if name := str(request["rwml_embedding_model"]):
+        embed = model_embedding(resolve(name, Settings.from_env()).path)
+    compare = rwml.reward_factory(embed, float(request["rwml_distance_threshold"]))
+
+    def judge(_: list[Any], completions: list[Any], rows: list[dict[str, Any]], __: Any) -> list[RewardResult]:
+        return compare([_text(c) for c in completions], [str(row["answer"]) for row in rows])
+
+    return judge
+
+
+def _text(completion: Any) -> str:
+    return completion if isinstance(completion, str) else str(completion[-1].get("content") or "")
+
+
 def _text_judge(job: Job) -> Judge:
     rewarder = make_rewarder(job.request, job.run.path)
     atexit.register(rewarder.close)
 
     def judge(prompts: list[Any], completions: list[Any], rows: list[dict[str, Any]], _: Any) -> list[RewardResult]:
-        texts = [c if isinstance(c, str) else str(c[-1].get("content") or "") for c in completions]
+        texts = [_text(c) for c in completions]
         return rewarder.score([RewardItem(*item) for item in zip(prompts, texts, rows, strict=True)])
 
     return judge

@@ -28,7 +28,8 @@ from trl.trainer.utils import (
 )
 
 from bashgym.envs.rewards import RewardResult
-from bashgym.training import groups
+from bashgym.envs.rewards.rwml import distance_metrics
+from bashgym.training import echo, groups
 from bashgym.training.batches import EpochSampler, normalise, replace_groups
 from bashgym.training.head import use_float32_head
 from bashgym.training.rollouts import Rollout, RolloutLog, status_metrics
@@ -47,6 +48,10 @@ class Shaping:
     overlong_penalty: float = 1.0
     head_fp32: bool = False
     """Logits in float32, in sampling and in the loss, whatever the weights are in."""
+    echo_lambda: float | None = None
+    """Weight of the loss on observation tokens (`echo`); None goes without."""
+    easy: tuple[float, float] | None = None
+    """(pass rate from which a group is easy, probability with which an easy one stays in the loss)."""
 
 
 @dataclass
@@ -92,6 +97,7 @@ class PolicyTrainer(GRPOTrainer):
         self.reward_weights = torch.ones(len(columns))
         self._buffered_inputs: list[dict[str, Any]] | None = None
         self._scored: _Scored
+        self._logprobs: torch.Tensor
 
     def _score_in_float32(self, model: Any) -> None:
         use_float32_head(model)
@@ -143,6 +149,8 @@ class PolicyTrainer(GRPOTrainer):
         for result in results:
             for name, value in status_metrics(result).items():
                 self._log_metric(name, value)
+        for name, value in distance_metrics(results).items():
+            self._log_metric(name, value)
         table = torch.tensor(list(columns.values()), dtype=torch.float32, device=self.accelerator.device)
         per_column = gather(table.T.contiguous())
         ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
@@ -168,6 +176,8 @@ class PolicyTrainer(GRPOTrainer):
         filtering = training and self._shaping.filter_groups
         tally = groups.Tally(requested=len(self._scored.rewards) // size)
         keep = [tally.add(group) or not filtering for group in _grouped(self._scored.rewards, size)]
+        if training and self._shaping.easy is not None:
+            keep = self._without_easy(keep, size)
         output["kept"] = self._kept(keep, size, len(inputs))
         self._record(inputs, output, size)
         if filtering:
@@ -179,6 +189,17 @@ class PolicyTrainer(GRPOTrainer):
                 step = self.state.global_step + 1
                 print(f"[bashgym] step {step}: no group has contrast, so nothing is trained on this batch", flush=True)
         return output
+
+    def _without_easy(self, keep: list[bool], size: int) -> list[bool]:
+        """Leaves out most groups whose answers pass anyway: the same ones on every process, and after a resume."""
+        rate, probability = self._shaping.easy or (math.inf, 1.0)
+        step = int(self.state.global_step)
+        kept = [
+            stays and not (groups.is_easy(group, rate) and groups.draw((self.args.seed, step, g)) >= probability)
+            for g, (stays, group) in enumerate(zip(keep, _grouped(self._scored.rewards, size), strict=True))
+        ]
+        self._metrics["train"]["rwml_easy_groups_dropped"].append(sum(keep) - sum(kept))
+        return kept
 
     def _kept(self, keep: list[bool], size: int, count: int) -> torch.Tensor:
         """Bool (own answers,): in a kept group, and with a verdict."""
@@ -272,9 +293,31 @@ class PolicyTrainer(GRPOTrainer):
                 window=self.args.gradient_accumulation_steps,
                 processes=self.accelerator.num_processes,
                 loss_type=self.loss_type,
-                total=lambda counts: self.accelerator.reduce(counts, reduction="sum"),
+                total=self._over_processes,
             )
+            if self._shaping.echo_lambda is not None:
+                echo.count(self._buffered_inputs, self.args.gradient_accumulation_steps, self._over_processes)
         return dict(self._buffered_inputs[self._step % steps])
+
+    def _over_processes(self, counts: torch.Tensor) -> torch.Tensor:
+        total: torch.Tensor = self.accelerator.reduce(counts, reduction="sum")
+        return total
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        found = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._logprobs = found[0]
+        return found
+
+    def _echo(self, inputs: dict[str, Any]) -> torch.Tensor:
+        """This micro-batch's part of the step's loss on observations; the parts of all add up to it."""
+        tokens, special = inputs["observation_tokens"], self._tokenizer.all_special_ids
+        left_out = echo.excluded(inputs["completion_ids"], special)
+        part = echo.observation_loss(self._logprobs, echo.observed(inputs), left_out, tokens)
+        window = self.args.gradient_accumulation_steps
+        # TRL logs the mean over a step's micro-batches, and each has a part of the sum.
+        self._metrics["train"]["echo_loss"].append(self._over_processes(part.detach()).item() * window)
+        self._metrics["train"]["echo_observation_tokens"].append(float(tokens))
+        return part * self.accelerator.num_processes
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         if "loss_scale" not in inputs:
@@ -286,7 +329,10 @@ class PolicyTrainer(GRPOTrainer):
             # Means over no token: an entropy of zero that nobody measured.
             for name, values in metrics.items():
                 del values[before.get(name, 0) :]
-        return loss * inputs["loss_scale"]
+        loss = loss * inputs["loss_scale"]
+        if self._shaping.echo_lambda is not None:
+            loss = loss + self._shaping.echo_lambda * self._echo(inputs)
+        return loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         """One micro-batch. After the last one of an optimizer step that kept nothing, there are no gradients at all."""

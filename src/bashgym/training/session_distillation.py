@@ -32,6 +32,7 @@ from bashgym.data.types import Encoded
 from bashgym.training.arrow import EncodedTable
 from bashgym.training.divergence import token_divergence
 from bashgym.training.load import load_tokenizer, student
+from bashgym.training.logits import target_logits
 from bashgym.training.loop import Built, Job
 from bashgym.training.rows import divided
 from bashgym.training.trainer_args import shared_args
@@ -145,26 +146,6 @@ class SessionDistillationTrainer(SFTTrainer):
             logs["num_tokens"] = self._total_train_tokens
             self._sums.zero_()
         super().log(logs, start_time)
-
-
-def target_logits(model: Any, inputs: dict[str, Tensor], branch: str) -> tuple[Tensor, Tensor]:
-    """(logits [N, V] that predict the target tokens of a branch, their ids [N]), row by row, from left to right.
-
-    Position t predicts token t + 1, so a target at t reads the logits at t − 1. The head is computed only where a row
-    of the batch has a target.
-    """
-    labels = inputs[f"{branch}labels"][:, 1:]
-    mask = labels != IGNORED
-    keep = mask.any(0).nonzero().squeeze(-1)
-    logits = model(
-        input_ids=inputs[f"{branch}input_ids"],
-        attention_mask=inputs[f"{branch}attention_mask"],
-        logits_to_keep=keep,
-        use_cache=False,
-    ).logits
-    if logits.shape[1] != len(keep):  # an architecture that knows no logits_to_keep gives all
-        logits = logits[:, keep]
-    return logits[mask[:, keep]], labels[mask]
 
 
 def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | None, list[Record]]:

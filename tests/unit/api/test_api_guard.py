@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
 
 import pytest
 
-from bashgym.api import artifacts, evals, guard, ledger, system, training
+import bashgym.api
+from bashgym.api import guard
 from bashgym.api.app import build_app, create_app
 from bashgym.api.guard import Guard, Policy
 from bashgym.api.tokens import TokenStore
@@ -17,9 +20,9 @@ from bashgym.core.settings import Settings
 from bashgym.workspace import Workspace
 
 ROUTES = sorted(
-    (method, route.path.replace("{", "").replace("}", ""))
-    for module in (system, artifacts, training, evals, ledger)
-    for route in module.router.routes
+    (method, route.path_format.replace("{", "").replace("}", ""))
+    for name in iter_modules(bashgym.api.__path__, "bashgym.api.")
+    for route in getattr(getattr(import_module(name.name), "router", None), "routes", ())
     for method in route.methods
 )
 MUTATING = [(method, path) for method, path in ROUTES if method not in guard.SAFE_METHODS]

@@ -108,7 +108,7 @@ def test_flags_win_over_set_and_set_over_the_config(cli: Cli, dataset: str) -> N
         (["--model", TINY, "--dataset-path", "nope.jsonl"], "dataset_missing"),
         (["--model", "no/such-model", "--dataset-path", "train.jsonl"], "model_missing"),
         (["--model", TINY, "--dataset-path", "train.jsonl", "--strategy", "sftt"], "unknown_strategy"),
-        (["--model", TINY, "--dataset-path", "train.jsonl", "--strategy", "dppo"], "not_direct_strategy"),
+        (["--model", TINY, "--dataset-path", "train.jsonl", "--strategy", "world_model"], "not_direct_strategy"),
         (["--model", TINY, "--dataset-path", "train.jsonl", "--compute-target", "cloud"], "target_ambiguous"),
         (["--model", TINY, "--dataset-path", "train.jsonl", "--set", "epochs=1"], "unknown_field"),
         (["--model", TINY, "--dataset-path", "train.jsonl", "--checkpoint-limit", "99"], "invalid_field"),

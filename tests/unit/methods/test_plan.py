@@ -68,12 +68,12 @@ def test_direct_plans_carry_the_storage_block(strategy: str) -> None:
     }
 
 
-@pytest.mark.parametrize("strategy", ["reward_model", "world_model", "dppo"])
+@pytest.mark.parametrize("strategy", ["reward_model", "world_model"])
 def test_plans_of_other_workflows_have_no_storage_block(strategy: str) -> None:
     assert not set(STORAGE) & set(make_plan(strategy)["starting_settings"])
 
 
-@pytest.mark.parametrize("strategy", ["grpo", "rlvr", "dppo"])
+@pytest.mark.parametrize("strategy", ["grpo", "rlvr"])
 @pytest.mark.parametrize("hardware", HARDWARE)
 def test_group_and_batch_of_policy_plans_fit(strategy: str, hardware: str) -> None:
     s = make_plan(strategy, hardware)["starting_settings"]

@@ -11,7 +11,7 @@ from bashgym.methods import registry
 from bashgym.methods.aliases import FIELD_ALIASES
 from bashgym.methods.spec import EvidenceKind, Field, Kind, Role
 
-DIRECT = ["sft", "dpo", "grpo", "rlvr", "distillation", "session_distillation"]
+DIRECT = ["sft", "dpo", "grpo", "rlvr", "distillation", "session_distillation", "dppo"]
 
 
 def every_field() -> Iterator[Field]:
@@ -20,7 +20,7 @@ def every_field() -> Iterator[Field]:
         yield from method.own_fields
 
 
-def test_direct_strategies_are_the_six_of_the_request() -> None:
+def test_direct_strategies_are_those_of_the_request() -> None:
     assert registry.direct_names() == DIRECT
 
 
