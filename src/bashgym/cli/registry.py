@@ -130,7 +130,9 @@ ROOT = Group(
                 "holdout-gate": Command("eval_gates:holdout_gate", "Judge a model on held-out groups of environments."),
                 "holdout-comparison": Command("eval_gates:holdout_comparison", "Candidate against base, paired."),
                 "spurious-control": Command("eval_gates:spurious_control", "Against a reward that means nothing."),
-                "benchmarks-ingest": Command("eval_gates:benchmarks_ingest", "What was forgotten, from lm-eval results."),
+                "benchmarks-ingest": Command(
+                    "eval_gates:benchmarks_ingest", "What was forgotten, from lm-eval results."
+                ),
                 "external-ingest": Command("eval_gates:external_ingest", "File lm-eval or Inspect results."),
                 "benchmark-commands": Command("eval_gates:benchmark_commands", "Commands of public benchmarks."),
                 "verdict": Command("eval_gates:verdict", "What was recorded for a model."),
@@ -158,6 +160,17 @@ ROOT = Group(
             {
                 "summarize": Command("eval_replay:summarize", "What a replay file holds."),
                 "scrub": Command("eval_replay:scrub", "A copy without secrets and with shortened output."),
+            },
+        ),
+        "evidence": Group(
+            "What stands behind a claim: built, bundled, signed, and checked again.",
+            {
+                "release": Command("evidence:release", "Release evidence of a run, from an evaluation."),
+                "bundle": Command("evidence:bundle", "A run's card and all its evidence, sealed."),
+                "verify": Command("evidence:verify", "Hash and compute everything again."),
+                "explain": Command("evidence:explain", "The claim and its gaps in plain words."),
+                "keygen": Command("evidence:keygen", "An Ed25519 key pair."),
+                "sign": Command("evidence:sign", "Sign a bundle."),
             },
         ),
         "ledger": LEDGER,

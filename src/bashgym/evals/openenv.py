@@ -120,7 +120,13 @@ async def _episode(
 
 
 async def _play(
-    client: ChatClient, server: Any, state: Any, messages: list[dict[str, Any]], *, config: OpenEnvConfig, attempt: Attempt
+    client: ChatClient,
+    server: Any,
+    state: Any,
+    messages: list[dict[str, Any]],
+    *,
+    config: OpenEnvConfig,
+    attempt: Attempt,
 ) -> tuple[float, int]:
     """(sum of rewards, steps). Ends when the server says done, the steps are used up, or the answer is no action."""
     total, step = 0.0, 0

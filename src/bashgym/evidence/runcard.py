@@ -137,6 +137,7 @@ def validate(path: str | Path, promotion: bool = False, models_dir: Path | None 
         "ok": explanation["ok"],
         "path": str(place),
         "run_id": card.run_id,
+        "base_model": card.base_model,
         "promotion": ctx.promotion,
         "decision": card.decision,
         "claim_tier": card.claim_tier,

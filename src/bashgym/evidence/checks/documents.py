@@ -1,4 +1,4 @@
-"""JSON documents that a card binds: plan, source manifest, reward eval, and kinds without rules of their own."""
+"""JSON documents that a card binds: plan, source manifest, reward eval, and the kinds that `kinds` has rules for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ from typing import Any
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
 from bashgym.evidence.card import PATH_FIELDS
+from bashgym.evidence.checks.kinds import ROW_RULES, check_kind, check_replay
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Gate
 from bashgym.methods import registry
 
 _VERDICT_KEYS = ("ok", "ship", "passed")
+_UNRULED = ("split_manifest", "decontamination_manifest")
 
 
 def check_documents(ctx: Context) -> None:
@@ -129,24 +131,49 @@ def _check_smoke_bundle(ctx: Context) -> None:
 
 
 def _check_other(ctx: Context, kind: str) -> None:
-    """Evidence of a kind that has no checker yet: it must be real, about this run, and say yes."""
-    document = load(ctx, kind, Gate.METHOD, f"invalid_{kind}_json")
-    if document is None:
-        return
-    gate = document.get("gate")
-    verdicts = [part.get(key) for part in (document, gate if isinstance(gate, dict) else {}) for key in _VERDICT_KEYS]
-    said = [value for value in verdicts if value is not None]
-    candidate = document.get("candidate")
-    digest = candidate.get("digest") if isinstance(candidate, dict) else None
-    ours = document.get("run_id") == ctx.card.run_id or digest in (ctx.run.get("artifacts") or {}).values()
+    """Evidence of a kind without a field of its own: real, about this run or its model, and right by the kind's rule."""
+    if kind in ROW_RULES:
+        return check_replay(ctx, kind, ctx.files[kind])
+    if (document := load(ctx, kind, Gate.METHOD, f"invalid_{kind}_json")) is None:
+        return None
+    if kind in _UNRULED:
+        return _check_manifest(ctx, kind, document)
+    code, message = _fault(ctx, kind, document)
+    if code:
+        return ctx.book.fail(Gate.METHOD, code, f"{kind} evidence {message}", kind)
+    ctx.accepted.add(kind)
+    return None
+
+
+def _fault(ctx: Context, kind: str, document: dict[str, Any]) -> tuple[str, str]:
+    """(code, message) of the first thing that is wrong; empty if nothing is."""
     if is_simulated(document):
-        ctx.book.fail(Gate.METHOD, "evidence_simulated", f"{kind} evidence is simulated and satisfies nothing", kind)
-    elif document.get("smoke") and ctx.strict:
-        ctx.book.fail(Gate.METHOD, "evidence_smoke", f"{kind} evidence is of a smoke run and proves no quality", kind)
-    elif not ours:
-        message = f"{kind} evidence names neither this run nor its model"
-        ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", message, kind)
-    elif not said or any(value is not True for value in said):
-        ctx.book.fail(Gate.METHOD, f"{kind}_not_ok", f"{kind} evidence does not say that it passed", kind)
+        return "evidence_simulated", "is simulated and satisfies nothing"
+    if document.get("smoke") and ctx.strict:
+        return "evidence_smoke", "is of a smoke run and proves no quality"
+    if not _is_ours(ctx, document):
+        return "evidence_run_mismatch", "names neither this run nor its model"
+    fault = check_kind(ctx, kind, document)
+    return (f"{kind}_not_ok", f"does not hold: {fault}") if fault else ("", "")
+
+
+def _is_ours(ctx: Context, document: dict[str, Any]) -> bool:
+    """Whether a document names the run, by `run_id` or as the model, or the digest of what the run saved."""
+    candidate, artifacts = document.get("candidate"), (ctx.run.get("artifacts") or {}).values()
+    base = document.get("base")
+    digests = [part.get("digest") for part in (candidate,) if isinstance(part, dict)]
+    if document.get("schema_version") == "bashgym.base_and_teacher_comparison.v1" and isinstance(base, dict):
+        digests.append((base.get("candidate") or {}).get("digest"))
+    named = (document.get("run_id"), document.get("model_id"))
+    return ctx.card.run_id in named or any(digest in artifacts for digest in digests if digest)
+
+
+def _check_manifest(ctx: Context, kind: str, document: dict[str, Any]) -> None:
+    """Manifests of splits and of decontamination: they have to name the run and say that they hold."""
+    said = [document[key] for key in _VERDICT_KEYS if document.get(key) is not None]
+    if document.get("run_id") != ctx.card.run_id:
+        ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", f"the {kind} is about {document.get('run_id')!r}", kind)
+    elif is_simulated(document) or not said or any(value is not True for value in said):
+        ctx.book.fail(Gate.METHOD, f"{kind}_not_ok", f"the {kind} does not say that it holds", kind)
     else:
         ctx.accepted.add(kind)
