@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 ACCEPTANCE ?= ../shared/acceptance/documented_commands.py
 ACCEPTANCE_GROUPS ?= system plan sft strategies
 
-.PHONY: demo test unit lint bench acceptance docs clean
+.PHONY: demo test unit lint bench mutation acceptance docs clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,6 +35,9 @@ lint: $(STAMP)
 acceptance: $(STAMP)  ## the documented commands, as written, against this build
 	@if [ -f $(ACCEPTANCE) ]; then $(BIN)/python $(ACCEPTANCE) --venv $(VENV) $(addprefix --group ,$(ACCEPTANCE_GROUPS)); \
 	else echo "no acceptance script at $(ACCEPTANCE)"; fi
+
+mutation: $(STAMP)  ## breaks the gates one place at a time; a test has to notice
+	$(BIN)/python -m benchmarks.mutation
 
 bench: $(STAMP)  ## writes benchmarks/RESULTS.md
 	$(BIN)/python -m benchmarks

@@ -15,7 +15,9 @@ from bashgym.cli.output import Reply
 def openenv(
     *,
     server: Annotated[str, typer.Argument(help="Address of an OpenEnv server.")],
-    endpoint: Annotated[str, typer.Option(help="OpenAI-compatible endpoint of the model, such as bashgym serve-model.")],
+    endpoint: Annotated[
+        str, typer.Option(help="OpenAI-compatible endpoint of the model, such as bashgym serve-model.")
+    ],
     model: Annotated[str, typer.Option(help="Model name on the endpoint.")] = "",
     api_key_env: Annotated[str | None, typer.Option(help="Environment variable that holds the endpoint's key.")] = None,
     tasks: Annotated[int, typer.Option(help="Episodes with different seeds.", min=1)] = 8,
