@@ -16,7 +16,7 @@ Data = Annotated[Path, typer.Option("--data-file", help="JSON body, as the API t
 def passk(data_file: Data) -> Reply:
     """pass@k of attempts at environments, unbiased, with intervals."""
     doc = _judge("passk", data_file)
-    return Reply(doc, lambda: _show_passk(doc["report"]))
+    return Reply(doc, lambda: show_passk(doc["report"]))
 
 
 def holdout_gate(data_file: Data) -> Reply:
@@ -103,7 +103,8 @@ def _gated(doc: dict[str, Any], gate: dict[str, Any]) -> Reply:
     return Reply(doc, show, exit_code=0 if gate["ship"] else 1)
 
 
-def _show_passk(report: dict[str, Any]) -> None:
+def show_passk(report: dict[str, Any]) -> None:
+    """pass@k with intervals, for people."""
     for k, value in report["pass_at_k"].items():
         interval = report["intervals"][k]
         between = f"  95 % interval {interval['ci_low']:.1%} to {interval['ci_high']:.1%}" if interval else ""

@@ -45,14 +45,6 @@ def openenv(
     doc = asyncio.run(play())
     if output:
         atomic_write_json(output, doc)
-    return Reply(doc, lambda: _show(doc))
+    from bashgym.cli.eval_gates import show_passk
 
-
-def _show(doc: dict[str, Any]) -> None:
-    report = doc["report"]
-    for k, value in report["pass_at_k"].items():
-        interval = report["intervals"][k]
-        between = f"  95 % interval {interval['ci_low']:.1%} to {interval['ci_high']:.1%}" if interval else ""
-        print(f"pass@{k}  {'nothing observed' if value is None else f'{value:.1%}'}{between}")
-    for line in report["warnings"]:
-        print(f"warning: {line}")
+    return Reply(doc, lambda: show_passk(doc["report"]))

@@ -142,6 +142,8 @@ ROOT = Group(
                 "job": Command("eval_jobs:job", "How one evaluation job goes."),
                 "stop": Command("eval_jobs:stop", "End an evaluation job."),
                 "resume": Command("eval_jobs:resume", "Go on with a stopped or killed job."),
+                "rollouts": Command("eval_rollouts:rollouts", "A model against environments in the sandbox."),
+                "local-rollouts": Command("eval_rollouts:local_rollouts", "Given commands, judged."),
                 "openenv": Command("eval_openenv:openenv", "A model against the environments of an OpenEnv server."),
             },
         ),
