@@ -19,6 +19,7 @@ from bashgym.demo.report import write_report
 from bashgym.demo.story import SecondAct, Story
 from bashgym.envs import sandbox
 from bashgym.envs.terminal import environment_rows, training_rows
+from bashgym.evals.canaries import run as run_canaries
 from bashgym.evidence import runcard
 from bashgym.evidence.release import build_release_evidence
 from bashgym.models.catalog import fetch
@@ -185,7 +186,9 @@ def _second_act(demo: Demo, recipe: Recipe, sft_run: str) -> SecondAct:
         run_id = _train(demo, "RLVR", body)
     with demo.step("evaluation of RLVR"):
         report = _score(demo, recipe, "heldout_values", model=run_id, baseline=sft_run, step="evaluation of RLVR")
-    card, card_path = _card(demo, run_id, report, "rlvr")
+    with demo.step("canaries"):
+        canaries = _canaries(demo, run_id)
+    card, card_path = _card(demo, run_id, report, "rlvr", {"canaries": canaries})
     return SecondAct(demo.workspace.runs.locate(run_id), report, card, card_path)
 
 
@@ -276,7 +279,20 @@ def _score(
     )
 
 
-def _card(demo: Demo, run_id: str, report: dict[str, Any], method: str) -> tuple[dict[str, Any], Path]:
+def _canaries(demo: Demo, run_id: str) -> Path:
+    """Attacks on the sandbox, and on the verifiers that paid the rewards: one task of each family."""
+    specs = [row["environment"] for row in environment_rows(demo.seed + 1, 1)]
+
+    def show(done: int, total: int) -> None:
+        demo.progress("canaries", done / total, f"{done}/{total} attacks")
+
+    found = run_canaries(demo.workspace.settings, {"run_id": run_id, "environments": specs}, show)
+    return Path(found["output_path"])
+
+
+def _card(
+    demo: Demo, run_id: str, report: dict[str, Any], method: str, evidence: dict[str, Path] | None = None
+) -> tuple[dict[str, Any], Path]:
     """Release evidence from the gate's evaluation, then a card that asks for promotion."""
     run = demo.workspace.runs.locate(run_id)
     eval_report = demo.workspace.evals.report_path(report["eval_id"])
@@ -291,8 +307,8 @@ def _card(demo: Demo, run_id: str, report: dict[str, Any], method: str) -> tuple
         metrics=run.metrics_path,
         release_evidence=run.file("release_evidence.json"),
         claim_tier="narrow_routing",
-        # What RLVR needs beyond its evaluation (canaries against its verifiers) is no part of the demo.
-        decision="promote" if release["ship"] and method == "sft" else "hold",
+        evidence=dict(evidence or {}),
+        decision="promote" if release["ship"] else "hold",
         promotion=True,
     )
     return card, card_path
