@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from bashgym.core.errors import BashGymError, fail
+from bashgym.envs.container import Container, engine, wants_container
 from bashgym.envs.process import Stop
-from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, run_command
+from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, host_user
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.envs.verdict import Verdict, VerifierStatus, judge_workspace
 from bashgym.envs.workspace import Workspace, fingerprints, temporary_workspace, write_files
@@ -105,7 +106,12 @@ class Episode:
         withheld = self.spec.withheld()
         shown = {path: text for path, text in self.spec.files.items() if path not in withheld}
         with ExitStack() as opened:
-            self._workspace = opened.enter_context(temporary_workspace(shown, workspace_root))
+            container = Container.of(self.spec) if wants_container(self.spec) else None
+            self._workspace = opened.enter_context(temporary_workspace({} if container else shown, workspace_root))
+            if container is not None:
+                container.fill(self._workspace.work)
+                write_files(self._workspace.work, shown, host_user())
+                self._workspace = replace(self._workspace, run=container.run)
             _set_up(self.spec, self._workspace, limits)
             self._before = fingerprints(self._workspace.work, self.spec.protected())
             # Also when nobody closes it: garbage collection and the interpreter's end do.
@@ -175,20 +181,18 @@ def clip(text: str, limit: int = OBSERVATION_CHARS) -> str:
 
 
 def check_runnable(spec: EnvironmentSpec) -> None:
-    """What the spec asks for and the local sandbox does not have is refused (`environment_invalid`), not ignored."""
+    """What the spec asks for and this machine does not have is refused, not ignored: `environment_invalid`,
+    `container_unavailable`."""
 
     def refuse(message: str, field: str) -> BashGymError:
         hint = "The local sandbox has the programs of this machine's /usr and no network."
         return fail("environment_invalid", f"{spec.id}: {message}", hint, [field])
 
-    if not spec.build.network_disabled:
-        raise refuse("it asks for network access", "build.network_disabled")
-    for name in ("base_image", "compose_file", "context_dir"):
-        if getattr(spec.build, name):
-            raise refuse(f"it asks for a container image ({name})", f"build.{name}")
     for fixture in spec.fixtures:
         if fixture.path not in spec.files:
             raise refuse(f"the fixture {fixture.path} has no content in files", "fixtures")
+    if wants_container(spec):
+        engine()
     words = spec.verifier.command.split()
     if words[0].startswith("./") and words[0][2:] not in spec.files:
         raise refuse(f"the verifier {words[0]} is not among its files", "verifier.command")
@@ -196,7 +200,7 @@ def check_runnable(spec: EnvironmentSpec) -> None:
 
 def _set_up(spec: EnvironmentSpec, workspace: Workspace, limits: Limits) -> None:
     for i, command in enumerate(spec.build.setup_commands):
-        result = run_command(command, workdir=workspace.work, limits=_within(limits, spec.rollout.bash_timeout_sec))
+        result = workspace.run(command, workdir=workspace.work, limits=_within(limits, spec.rollout.bash_timeout_sec))
         if result.exit_code:
             reason = f"setup command {i + 1} ended with status {result.exit_code}: {result.stderr.strip()[:200]}"
             raise fail("environment_invalid", f"{spec.id}: {reason}", fields=["build.setup_commands"])
@@ -208,7 +212,7 @@ def _within(limits: Limits, wall_s: float) -> Limits:
 
 def _step(command: str, workspace: Workspace, limits: Limits) -> Step:
     try:
-        result = run_command(command, workdir=workspace.work, limits=limits)
+        result = workspace.run(command, workdir=workspace.work, limits=limits)
     except BashGymError as error:
         if error.code != "invalid_field":
             raise

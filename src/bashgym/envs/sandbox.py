@@ -155,11 +155,7 @@ def run_command(
     `ENVIRONMENT`, the host's is never passed.
     `invalid_field` for a command that no argv can hold; `sandbox_unavailable` if no sandbox could be made.
     """
-    raw = command.encode("utf-8", "replace")
-    if b"\0" in raw or not _encodable(command) or len(raw) > MAX_COMMAND_BYTES:
-        raise fail(
-            "invalid_field", f"a command is text without NUL of at most {MAX_COMMAND_BYTES} bytes", fields=["command"]
-        )
+    check_command(command)
     plan = Plan(
         argv=[
             _bwrap(),
@@ -189,8 +185,13 @@ def run_command(
         raise fail("sandbox_unavailable", f"{Fault.REFUSED}: {error}", _HINT) from error
 
 
-def _encodable(command: str) -> bool:
-    return not any("\ud800" <= c <= "\udfff" for c in command)
+def check_command(command: str) -> None:
+    """`invalid_field` for a command that no argv can hold."""
+    raw = command.encode("utf-8", "replace")
+    if b"\0" in raw or any("\ud800" <= c <= "\udfff" for c in command) or len(raw) > MAX_COMMAND_BYTES:
+        raise fail(
+            "invalid_field", f"a command is text without NUL of at most {MAX_COMMAND_BYTES} bytes", fields=["command"]
+        )
 
 
 def _result(outcome: Outcome) -> SandboxResult:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bashgym.envs.sandbox import Limits, SandboxResult, run_command
+from bashgym.envs.sandbox import Limits, SandboxResult
 from bashgym.envs.spec import Verifier
 from bashgym.envs.workspace import Workspace, write_files
 
@@ -74,13 +74,13 @@ def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) ->
     """Probes, mounts the verifier and reads its verdict. The caller has put the files in `workspace.aside`."""
     limits = msgspec.structs.replace(limits, wall_s=verifier.timeout_sec, cpu_s=math.ceil(verifier.timeout_sec))
     if verifier.probe:
-        probe = run_command(verifier.probe, workdir=workspace.work, limits=limits)
+        probe = workspace.run(verifier.probe, workdir=workspace.work, limits=limits)
         if probe.timed_out:
             return Verdict(VerifierStatus.TIMEOUT, detail="the probe ran out of time")
         found = {"probe.out": probe.stdout, "probe.err": probe.stderr, "probe.code": f"{probe.exit_code}\n"}
         write_files(workspace.aside, found)
     stage = _stage(verifier, workspace, limits)
-    result = run_command(_command(verifier), workdir=workspace.work, **stage)
+    result = workspace.run(_command(verifier), workdir=workspace.work, **stage)
     if result.timed_out:
         return Verdict(VerifierStatus.TIMEOUT, detail="the verifier ran out of time")
     if result.exit_code in _BROKEN or result.exit_code > 128:

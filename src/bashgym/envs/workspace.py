@@ -11,13 +11,13 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from bashgym.core.errors import fail
-from bashgym.envs.sandbox import host_user
+from bashgym.envs.sandbox import SandboxResult, host_user, run_command
 
 HOOKS = frozenset({"conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini"})
 """Files that change how a verifier written in Python runs merely by being there. New ones count as tampering."""
@@ -34,6 +34,8 @@ class Workspace:
     """Mounted writable at /work."""
     aside: Path
     """Never mounted while the model acts; read-only at /verifier afterwards."""
+    run: Callable[..., SandboxResult] = run_command
+    """What runs a command here."""
 
 
 @contextmanager
