@@ -76,7 +76,6 @@ def test_compose_files_and_missing_dockerfiles_are_refused_by_name(podman, tmp_p
     for build, code in (
         ({"compose_file": "compose.yaml"}, "container_unavailable"),
         ({"context_dir": str(tmp_path)}, "environment_invalid"),
-        ({"network_disabled": False}, "environment_invalid"),
     ):
         with pytest.raises(BashGymError) as caught:
             Container.of(spec(**build))

@@ -245,7 +245,6 @@ def test_observations_are_clipped_at_both_ends():
     ("fields", "field"),
     [
         ({"build": {"network_disabled": False}}, "build.network_disabled"),
-        ({"build": {"base_image": "debian:12"}}, "build.base_image"),
         ({"build": {"setup_commands": ["exit 4"]}}, "build.setup_commands"),
         ({"verifier": {}}, "verifier.command"),
         ({"fixtures": [{"path": "absent"}]}, "fixtures"),

@@ -98,7 +98,7 @@ def test_an_oracle_passes_by_tools_and_by_plain_json(settings, tools):
     assert found["report"]["pass_at_k"] == {"1": 1.0} and found["recorded"] is True
     assert [r["ended"] for r in found["rollouts"]] == ["submit"] * 3
     assert all(bool(body.get("tools")) is tools for body in bodies) and len(bodies) == 6
-    assert registry.verdict(settings, "m")["latest_environment_holdout_eval"]["kind"] == "environment_passk"
+    assert set(registry.verdict(settings, "m")["latest_by_kind"]) == {"environment_passk"}
     if tools:
         first = found["attempts"][0]
         assert (first["tool_calls"], first["action_tokens"]) == (1, 6)

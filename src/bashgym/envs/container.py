@@ -71,8 +71,6 @@ class Container:
         image = build.base_image
         if build.context_dir:
             image = _built(argv, spec)
-        if not image:
-            raise fail("environment_invalid", f"{spec.id}: it asks for a network and names no image", fields=["build"])
         shown = _engine(argv, ["image", "inspect", "--format", "{{.Config.WorkingDir}}", image])
         if shown.returncode:
             pulled = _engine(argv, ["pull", "-q", image])

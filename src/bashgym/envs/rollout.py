@@ -191,6 +191,9 @@ def check_runnable(spec: EnvironmentSpec) -> None:
     for fixture in spec.fixtures:
         if fixture.path not in spec.files:
             raise refuse(f"the fixture {fixture.path} has no content in files", "fixtures")
+    build = spec.build
+    if not (build.network_disabled or build.base_image or build.context_dir or build.compose_file):
+        raise refuse("it asks for network access and brings no image", "build.network_disabled")
     if wants_container(spec):
         engine()
     words = spec.verifier.command.split()
