@@ -54,6 +54,18 @@ _SESSION_RECORDS = Group(
         "validate": Command("sessions:validate", "Check a file of records, row by row."),
     },
 )
+_REWARD_EXAMPLES = Group(
+    "Judged answers, pairs and steps.",
+    {"validate": Command("rewards:validate", "Check a file of reward examples, row by row.")},
+)
+_REWARD_EVAL = Group(
+    "How good a reward model is.",
+    {"evaluate": Command("rewards:evaluate", "Held-out pairs, calibration, bias and leakage of predictions.")},
+)
+_REWARD_MODEL = Group(
+    "Reward models.",
+    {"smoke": Command("rewards:smoke", "Prove the path with a bag-of-words scorer.")},
+)
 _DPO_PAIRS = Group(
     "Preference pairs.",
     {"validate": Command("pairs:validate", "Check a file of pairs, row by row: contract, provenance, hashes.")},
@@ -85,6 +97,9 @@ TRAINING = Group(
         "runcard": _RUNCARD,
         "session-records": _SESSION_RECORDS,
         "dpo-pairs": _DPO_PAIRS,
+        "reward-examples": _REWARD_EXAMPLES,
+        "reward-eval": _REWARD_EVAL,
+        "reward-model": _REWARD_MODEL,
         "smoke-bundle": Command("eval_replay:smoke_bundle", "Is a DPPO replay ready, and who could train on it here?"),
     },
 )
@@ -126,6 +141,7 @@ ROOT = Group(
                 "parity": Command("eval_parity:parity", "Same token ids in training and at an endpoint?"),
                 "replay-score": Command("eval_replay:score", "Add a model's log probabilities to a DPPO replay."),
                 "replay-enrich": Command("eval_replay:enrich", "Add log probabilities from elsewhere to a replay."),
+                "power": Command("eval_power:power", "How many items a gain needs, before they are paid for."),
                 "passk": Command("eval_gates:passk", "pass@k of attempts, unbiased, with intervals."),
                 "holdout-gate": Command("eval_gates:holdout_gate", "Judge a model on held-out groups of environments."),
                 "holdout-comparison": Command("eval_gates:holdout_comparison", "Candidate against base, paired."),

@@ -77,7 +77,7 @@ def validate_pairs(path: Path, *, strict: bool = False, max_length_ratio: float 
                 _check_pair(row, columns, pairs, collector, max_length_ratio)
             valid += collector.errors == errors
     collector.flush()
-    findings = [_finding(f) for f in msgspec.to_builtins(collector.out) if f["severity"] != Severity.INFO]
+    findings = [as_finding(f) for f in msgspec.to_builtins(collector.out) if f["severity"] != Severity.INFO]
     levels = [finding["level"] for finding in findings]
     return {
         "schema_version": SCHEMA,
@@ -105,10 +105,10 @@ def _columns(rows: list[dict[str, Any]], path: Path) -> dict[str, str]:
 
 
 def _check_metadata(number: int, value: dict[str, Any], collector: Collector, strict: bool) -> None:
-    if _given(value, _IDS) is None:
+    if given(value, _IDS) is None:
         collector.error("missing_pair_id", f"none of {', '.join(_IDS)} is given", number, "pair_id")
     for code, keys in _METADATA.items():
-        if _given(value, keys) is None:
+        if given(value, keys) is None:
             severity = Severity.ERROR if strict else Severity.WARNING
             collector.add(code, severity, f"none of {', '.join(keys)} is given", row=number, field=keys[0])
 
@@ -123,21 +123,21 @@ def _check_pair(
     if longer > max_length_ratio * shorter:
         text = f"one answer has more than {max_length_ratio:g} times the characters of the other"
         collector.warn("extreme_length_ratio", text, number, "rejected")
-    stored = _given(row.value, ("prompt_hash",))
+    stored = given(row.value, ("prompt_hash",))
     written = row.value.get(columns.get("prompt", ""))
     if stored is not None and stored != prompt_hash(written if isinstance(written, str) else row.prompt):
         text = "the stored prompt_hash is not that of the prompt (sha256, first 16 hex digits)"
         collector.error("prompt_hash_mismatch", text, number, "prompt_hash")
 
 
-def _given(value: dict[str, Any], keys: tuple[str, ...]) -> object:
+def given(value: dict[str, Any], keys: tuple[str, ...]) -> object:
     """The first value that says something, in the row or in its metadata."""
     nested = value.get("metadata")
     places = (value, nested) if isinstance(nested, dict) else (value,)
     return next((place[key] for place in places for key in keys if place.get(key) not in (None, "", [], {})), None)
 
 
-def _finding(found: dict[str, Any]) -> dict[str, Any]:
+def as_finding(found: dict[str, Any]) -> dict[str, Any]:
     """A finding of the reader or of a row under the code that this report has for it."""
     code, name = found["code"], found.get("field", "")
     if code in ("missing_column", "empty_side") and name in ("prompt", "chosen", "rejected"):

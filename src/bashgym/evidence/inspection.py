@@ -7,6 +7,7 @@ looked for in the training rows. Judges nothing: see `release.gate`.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from bashgym.core.canonical import digest_file
 from bashgym.core.errors import fail
 from bashgym.core.files import read_object
 from bashgym.evidence.binding import artifact_digests, read_or_empty
-from bashgym.evidence.overlap import trained_on
+from bashgym.evidence.overlap import questions, training_file
 from bashgym.evidence.scores import Scores, paired, read_scores
 
 REPORT_SCHEMA = "bashgym.eval_report.v1"
@@ -32,13 +33,16 @@ class Inspection:
     """(finding code, message)."""
 
 
-def inspect(report_path: Path, run_dir: Path) -> Inspection:
-    """Re-reads an eval report and its score files against a run directory."""
+def inspect(report_path: Path, run_dir: Path, *, against: str = "") -> Inspection:
+    """Re-reads an eval report and its score files against a run directory.
+
+    The baseline must be the model of digest `against`; by default the one that the run started from.
+    """
     report = read_object(report_path)
     if report.get("schema_version") != REPORT_SCHEMA:
         raise fail("file_unreadable", f"{report_path} is not a {REPORT_SCHEMA}", fields=["eval_report"])
     problems: list[tuple[str, str]] = []
-    _check_identity(report, run_dir, problems)
+    _check_identity(report, run_dir, against, problems)
     sides = {side: _checked_scores(report, side, report_path.parent, problems) for side in ("candidate", "baseline")}
     _check_consistency(report, sides, problems)
     return Inspection(report, _observe(report, sides["candidate"], sides["baseline"], run_dir), problems)
@@ -69,10 +73,10 @@ def score_path(entry: dict[str, Any], folder: Path) -> Path | None:
     return beside if beside.is_file() else folder / name
 
 
-def _check_identity(report: dict[str, Any], run_dir: Path, problems: list[tuple[str, str]]) -> None:
+def _check_identity(report: dict[str, Any], run_dir: Path, against: str, problems: list[tuple[str, str]]) -> None:
     manifest = read_or_empty(run_dir / "manifest.json")
     candidate, baseline = part(report, "candidate").get("digest"), part(report, "baseline").get("digest")
-    base = part(manifest, "model").get("digest")
+    base = against or part(manifest, "model").get("digest")
     if not candidate or candidate not in artifact_digests(run_dir).values():
         problems.append(
             ("evidence_run_mismatch", f"the candidate is not a model that {run_dir.name} saved (by digest)")
@@ -81,7 +85,7 @@ def _check_identity(report: dict[str, Any], run_dir: Path, problems: list[tuple[
         problems.append(("release_evidence_missing_baseline", "the report names no baseline"))
     elif baseline != base:
         problems.append(
-            ("evidence_run_mismatch", "the baseline is not the model that this run started from (by digest)")
+            ("evidence_run_mismatch", "the baseline is not the model that it has to be compared with (by digest)")
         )
     if not part(report, "suite").get("digest"):
         problems.append(("release_evidence_missing_suite", "the report has no suite digest"))
@@ -137,15 +141,13 @@ def _observe(report: dict[str, Any], candidate: Scores, baseline: Scores, run_di
 
 
 def _train_overlap(candidate: Scores, run_dir: Path) -> int | None:
-    """Held-out questions among the training rows; None when the training file is not there as it was."""
-    dataset = part(read_or_empty(run_dir / "manifest.json"), "dataset")
-    path = Path(str(dataset.get("path") or ""))
-    if not path.is_file() or digest_file(path) != dataset.get("digest"):
-        return None
-    return len(trained_on(candidate.prompts, path))
+    """Held-out questions among the training rows; None when the training file is not there as it was, or unreadable."""
+    path = training_file(read_or_empty(run_dir / "manifest.json"))
+    found = questions(candidate.prompts, path) if path else None
+    return None if found is None else len(found)
 
 
-def part(parent: dict[str, Any], name: str) -> dict[str, Any]:
+def part(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
     """An object inside an object; empty where there is none."""
     value = parent.get(name)
     return value if isinstance(value, dict) else {}

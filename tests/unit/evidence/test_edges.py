@@ -131,15 +131,18 @@ def test_what_score_files_say(tmp_path):
     assert Pairing([], []).effect is None and Pairing([1.0, 0.0], ["a", "b"]).effect == 0.5
 
 
-def test_rows_that_fail_their_contract_satisfy_nothing(run, tmp_path):
-    good = {"reward_type": "outcome_reward", "prompt": "x", "response": "y", "reward": 1.0}
-    for row, fine in ((good, True), ({**good, "prompt": ""}, False), ({**good, "reward_type": None}, False)):
+def test_reward_examples_satisfy_their_kind_only_strictly(run, tmp_path):
+    from tests.unit.rewards.test_reward_models import OUTCOME
+
+    for row, code in (
+        (OUTCOME, ""),
+        ({**OUTCOME, "prompt": ""}, "reward_examples_missing_prompt"),
+        ({**OUTCOME, "split": ""}, "reward_examples_missing_split_metadata"),
+    ):
         path = write_lines(tmp_path / "rows.jsonl", [row])
         found = codes(make_card(run, training_method="reward_model", reward_examples=str(path)))
-        assert ("missing_reward_examples" not in found) is fine or any(
-            c.startswith("reward_examples_") for c in found
-        ), row
-        assert any(code.startswith("reward_examples_missing") for code in found) is (not fine), (row, found)
+        assert (code in found) if code else not any(c.startswith("reward_examples_") for c in found), (row, found)
+        assert ("missing_reward_examples" in found) is bool(code)
 
 
 def test_the_run_that_a_card_names_is_the_run_that_is_judged(run):

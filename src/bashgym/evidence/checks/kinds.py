@@ -14,7 +14,7 @@ from bashgym.data.replay_records import ReplayRecord, iter_records, logprobs_rea
 from bashgym.envs.canaries import SCHEMA as CANARIES
 from bashgym.envs.canaries import categories, summarise
 from bashgym.evals.environment_comparison import COMPARISON
-from bashgym.evals.heldout import SCHEMA as HELDOUT
+from bashgym.evals.heldout_report import SCHEMA as HELDOUT
 from bashgym.evals.holdout import MIN_HELD_OUT
 from bashgym.evals.holdout import SCHEMA as HOLDOUT
 from bashgym.evidence.context import Context

@@ -7,6 +7,7 @@ from typing import Any
 
 from bashgym.core.errors import BashGymError
 from bashgym.data.pair_validation import validate_pairs
+from bashgym.data.reward_examples import validate as validate_examples
 from bashgym.data.sessions.contract import faults
 from bashgym.evidence.card import PATH_FIELDS
 from bashgym.evidence.context import Context
@@ -17,8 +18,8 @@ from bashgym.store.jsonl import JsonlTail
 
 def check_rows(ctx: Context) -> None:
     """Every row file of the card, and the session fields that go with them."""
-    _check_pairs(ctx)
-    _check_file(ctx, "reward_examples", "invalid_reward_examples_artifact", _reward_fault)
+    _check_validated(ctx, "preference_pairs", validate_pairs)
+    _check_validated(ctx, "reward_examples", validate_examples)
     _check_file(ctx, "session_records", "session_distillation_records_empty", _session_fault)
     _check_session_metrics(ctx)
     _check_session_fields(ctx)
@@ -43,22 +44,23 @@ def _check_file(ctx: Context, kind: str, empty_code: str, fault: Callable[[dict[
         ctx.accepted.add(kind)
 
 
-def _check_pairs(ctx: Context) -> None:
-    path, before = ctx.files.get("preference_pairs"), len(ctx.book.findings)
+def _check_validated(ctx: Context, kind: str, validate: Callable[..., dict[str, Any]]) -> None:
+    """A file that a strict validator has to pass; its codes become `<kind>_<code>`."""
+    path, before = ctx.files.get(kind), len(ctx.book.findings)
     if path is None:
         return
-    field = PATH_FIELDS["preference_pairs"]
+    field = PATH_FIELDS[kind]
     try:
-        report = validate_pairs(path, strict=True)
+        report = validate(path, strict=True)
     except BashGymError as error:
-        return ctx.book.fail(Gate.METHOD, "invalid_preference_pairs_artifact", error.message, field)
+        ctx.book.fail(Gate.METHOD, f"invalid_{kind}_artifact", error.message, field)
+        return
     for finding in report["findings"]:
         if finding["level"] == "fail":
-            ctx.book.fail(Gate.METHOD, f"preference_pairs_{finding['code']}", finding["message"], field)
-    _check_trained(ctx, "preference_pairs")
+            ctx.book.fail(Gate.METHOD, f"{kind}_{finding['code']}", finding["message"], field)
+    _check_trained(ctx, kind)
     if not any(f.level == "fail" for f in ctx.book.findings[before:]):
-        ctx.accepted.add("preference_pairs")
-    return None
+        ctx.accepted.add(kind)
 
 
 def _check_trained(ctx: Context, kind: str) -> None:
@@ -68,15 +70,6 @@ def _check_trained(ctx: Context, kind: str) -> None:
     if trained and trained != entry.sha256 and kind != "reward_examples":
         message = f"{entry.path} is not the file that the run trained on (by digest)"
         ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", message, PATH_FIELDS[kind])
-
-
-def _reward_fault(row: dict[str, Any]) -> str:
-    for name in ("reward_type", "prompt"):
-        if not row.get(name):
-            return f"reward_examples_missing_{name}"
-    if not any(row.get(name) for name in ("response", "trajectory", "chosen", "steps")):
-        return "reward_examples_missing_response_or_trajectory"
-    return ""
 
 
 def _session_fault(row: dict[str, Any]) -> str:
