@@ -1,4 +1,4 @@
-"""Finished evaluations."""
+"""Evaluations on executed held-out tasks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from bashgym.api.http import Space, reply
+from bashgym.api.http import Body, Space, reply
+from bashgym.evals import suite_job
 
 router = APIRouter(prefix="/api/evals")
 
@@ -17,7 +18,13 @@ def list_evals(space: Space, limit: Annotated[int, Query(ge=1, le=1000)] = 50) -
     return reply({"evals": space.evals.list()[:limit]})
 
 
+@router.post("")
+def start(body: Body, space: Space) -> Response:
+    """Starts a detached evaluation, or goes on with the one of `eval_id`, and answers at once."""
+    return reply(suite_job.submit(space.evals, space.settings, body), 202)
+
+
 @router.get("/{eval_id}")
 def get(eval_id: str, space: Space) -> Response:
-    """One report."""
-    return reply(space.evals.get(eval_id))
+    """One report, or how far it is."""
+    return reply(suite_job.shown(space.evals, space.settings, eval_id))

@@ -28,6 +28,9 @@ def heldout(
     candidate_model: Annotated[str, typer.Option(help="Its name there.")] = "",
     base_url: Annotated[str, typer.Option(help="Endpoint of the base.")] = "",
     base_model: Annotated[str, typer.Option(help="Its name there.")] = "",
+    train_dataset: Annotated[
+        Path | None, typer.Option(help="Training rows; the held-out questions must not be among them.")
+    ] = None,
     metric: Annotated[str, typer.Option(help="exact_match, name_match, arg_f1 or soft.")] = "exact_match",
     api_key_env: KeyEnv = None,
     detach: Annotated[bool, typer.Option("--detach", help="Return at once; `eval job ID` shows how it goes.")] = False,
@@ -44,7 +47,8 @@ def heldout(
     for side, (url, name) in sides.items():
         if url:
             body[side] = {"base_url": url, "model": name}
-    body |= {key: value for key, value in (("model_id", model_id), ("dataset_path", str(dataset or ""))) if value}
+    flags = {"model_id": model_id, "dataset_path": dataset, "train_dataset_path": train_dataset}
+    body |= {name: str(value) for name, value in flags.items() if value}
     for side, key in _keys(api_key_env).items():
         body.setdefault(side, {})["api_key"] = key
     job = gate.submit(settings, body)
@@ -62,8 +66,9 @@ def list_jobs(
     from bashgym.core.settings import Settings
     from bashgym.evals import jobs
 
-    rows = jobs.list_jobs(Settings.from_env(), kind, limit)
-    return Reply({"jobs": rows}, lambda: table(rows, ["job_id", "kind", "status", "share", "text"]))
+    rows = [jobs.brief(job) for job in jobs.list_jobs(Settings.from_env(), kind, limit)]
+    columns = ["job_id", "kind", "status", "share", "text", "created_at"]
+    return Reply({"jobs": rows}, lambda: table(rows, columns, empty="no evaluation jobs yet"))
 
 
 def job(job_id: JobId) -> Reply:
@@ -79,7 +84,7 @@ def stop(job_id: JobId) -> Reply:
     from bashgym.core.settings import Settings
     from bashgym.evals import jobs
 
-    return Reply(jobs.stop(Settings.from_env(), job_id))
+    return Reply(jobs.brief(jobs.stop(Settings.from_env(), job_id)))
 
 
 def resume(
@@ -93,7 +98,7 @@ def resume(
 
     settings = Settings.from_env()
     state = jobs.resume(settings, job_id, _keys(api_key_env))
-    return Reply(state if detach else followed(settings, job_id))
+    return Reply(jobs.brief(state) if detach else followed(settings, job_id))
 
 
 def followed(settings: Settings, job_id: str) -> dict[str, Any]:

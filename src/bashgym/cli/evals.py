@@ -32,11 +32,9 @@ def run(
     A process of its own does the work: it goes on when this command is interrupted. Stopped, it goes on with --eval-id.
     """
     from bashgym.cli.eval_jobs import followed
-    from bashgym.evals import jobs
+    from bashgym.evals import suite_job
     from bashgym.workspace import Workspace
 
-    workspace = Workspace.open()
-    chosen = eval_id or jobs.new_id("eval")
     body: dict[str, Any] = {
         "suite": suite,
         "model": model,
@@ -49,14 +47,14 @@ def run(
         "temperature": temperature,
         "top_p": top_p,
         "max_new_tokens": max_new_tokens,
-        "eval_id": chosen,
+        "eval_id": eval_id,
         "run_id": run_id,
     }
-    workspace.evals.check(**body)
-    job = jobs.submit(workspace.settings, "suite", body, job_id=chosen)
+    workspace = Workspace.open()
+    job = suite_job.submit(workspace.evals, workspace.settings, body)
     if detach:
-        return Reply({name: job[name] for name in ("job_id", "status", "created_at")})
-    doc = followed(workspace.settings, chosen)["report"]
+        return Reply(job)
+    doc = followed(workspace.settings, job["job_id"])["report"]
     return Reply(doc, lambda: _show(doc))
 
 
@@ -108,9 +106,11 @@ def list_evals(limit: Annotated[int, typer.Option(help="At most this many.", min
 
 def show(eval_id: Annotated[str, typer.Argument(help="Evaluation.")]) -> Reply:
     """One evaluation's report, or how far it is."""
+    from bashgym.evals import suite_job
     from bashgym.workspace import Workspace
 
-    doc = Workspace.open().evals.get(eval_id)
+    workspace = Workspace.open()
+    doc = suite_job.shown(workspace.evals, workspace.settings, eval_id)
     return Reply(doc, (lambda: _show(doc)) if "pass_rate" in doc else None)
 
 

@@ -7,9 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
+from bashgym.cli.options import with_options
 from bashgym.cli.output import Reply, safe
 
 Run = Annotated[str, typer.Option("--run", help="Run id.")]
+SECTIONS = {
+    "heldout": "Report of `bashgym eval heldout`.",
+    "holdout_gate": "Output of `bashgym eval holdout-gate`.",
+    "holdout_comparison": "Output of `bashgym eval holdout-comparison`.",
+    "spurious_reward_control": "Output of `bashgym eval spurious-control`.",
+    "external_benchmarks": "Output of `bashgym eval external-ingest`; --min-score says what is enough.",
+    "forgetting": "Output of `bashgym eval benchmarks-ingest`.",
+    "parity": "Output of `bashgym eval parity`.",
+    "world_model_quality": "World-model metrics: a diagnostic, it promotes nothing.",
+    "learned_reward_evidence": "Evaluation of a reward model: a diagnostic, it promotes nothing.",
+}
+"""What may stand beside the evaluation; see `bashgym.evidence.sections`."""
 Target = Annotated[Path, typer.Argument(help="Bundle (folder or .tar), run directory, or card file.")]
 
 
@@ -19,18 +32,34 @@ def _run_dir(run: str) -> Path:
     return Workspace.open().runs.locate(run).path
 
 
+@with_options(SECTIONS)
 def release(
+    *,
     run: Run,
     eval_report: Annotated[Path, typer.Option(help="Report of `bashgym eval run` for this run's model.")],
+    min_score: Annotated[
+        list[str] | None, typer.Option(help="TASK=NUMBER, a benchmark's least score; repeatable.")
+    ] = None,
+    require: Annotated[list[str] | None, typer.Option(help="Part that must not be absent; repeatable.")] = None,
     min_effect: Annotated[float, typer.Option(help="Smallest gain that ships.", min=0, max=1)] = 0.0,
     output: Annotated[Path | None, typer.Option(help="File; release_evidence.json of the run by default.")] = None,
+    **beside: str | None,
 ) -> Reply:
-    """Build the release evidence of a run from an evaluation, recomputed from its scores. Exit status 1: does not ship."""
+    """Build the release evidence of a run, every verdict recomputed from scores and counts. Exit status 1: does not ship."""
     from bashgym.evidence.release import build_release_evidence
+    from bashgym.evidence.runcard import parse_thresholds
 
     folder = _run_dir(run)
     target = output or folder / "release_evidence.json"
-    doc = build_release_evidence(eval_report, run_dir=folder, min_effect=min_effect, output=target)
+    doc = build_release_evidence(
+        eval_report,
+        run_dir=folder,
+        min_effect=min_effect,
+        output=target,
+        beside={name: Path(path) for name, path in beside.items() if path},
+        min_scores=parse_thresholds(min_score or ()),
+        required=require or (),
+    )
     gate = doc["release_gate"]
 
     def show() -> None:

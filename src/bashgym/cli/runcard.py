@@ -7,26 +7,30 @@ from typing import Annotated, Any
 
 import typer
 
+from bashgym.cli.options import with_options
 from bashgym.cli.output import Reply, safe, table
 from bashgym.core.errors import fail
 
-File = str | None
-PlanFile = Annotated[File, typer.Option(help="Training plan; the run's own by default.")]
-SourceFile = Annotated[File, typer.Option(help="Source manifest; the run's own by default.")]
-PairsFile = Annotated[File, typer.Option(help="Preference pairs.")]
-RewardFile = Annotated[File, typer.Option(help="Reward examples.")]
-RewardEvalFile = Annotated[File, typer.Option(help="Held-out reward evaluation.")]
-DataCardFile = Annotated[File, typer.Option(help="Dataset card.")]
-MetricsFile = Annotated[File, typer.Option(help="metrics.jsonl; the run's own by default.")]
-ReleaseFile = Annotated[File, typer.Option(help="Release evidence; the run's own by default.")]
-SmokeFile = Annotated[File, typer.Option(help="Smoke bundle.")]
-RecordsFile = Annotated[File, typer.Option(help="Session distillation records.")]
-RecordMetricsFile = Annotated[File, typer.Option(help="Session distillation metrics.")]
+FILES = {
+    "training_plan": "Training plan; the run's own by default.",
+    "source_manifest": "Source manifest; the run's own by default.",
+    "preference_pairs": "Preference pairs.",
+    "reward_examples": "Reward examples.",
+    "reward_eval": "Held-out reward evaluation.",
+    "dataset_card": "Dataset card.",
+    "metrics": "metrics.jsonl; the run's own by default.",
+    "release_evidence": "Release evidence, or an eval report that it is built from; the run's own by default.",
+    "smoke_bundle": "Smoke bundle.",
+    "session_distillation_records": "Session distillation records.",
+    "session_distillation_metrics": "Session distillation metrics.",
+}
+"""The files of a card that have an option of their own."""
 Evidence = Annotated[list[str] | None, typer.Option(help="KIND=FILE of another kind of evidence; repeatable.")]
 Promotion = Annotated[bool, typer.Option("--promotion", help="Judge it as a promotion.")]
 ModelsDir = Annotated[Path | None, typer.Option(help="Folder of the run directories; data/models by default.")]
 
 
+@with_options(FILES)
 def create(
     *,
     run_id: Annotated[str, typer.Option(help="Run.")],
@@ -34,18 +38,7 @@ def create(
     base_model: Annotated[str, typer.Option(help="Base model.")],
     compute_target: Annotated[str, typer.Option(help="Where it trained.")],
     output: Annotated[str, typer.Option(help="Card file.")],
-    training_plan: PlanFile = None,
-    source_manifest: SourceFile = None,
-    preference_pairs: PairsFile = None,
-    reward_examples: RewardFile = None,
-    reward_eval: RewardEvalFile = None,
-    dataset_card: DataCardFile = None,
     backend: Annotated[str | None, typer.Option(help="Training backend; from the run's manifest by default.")] = None,
-    metrics: MetricsFile = None,
-    release_evidence: ReleaseFile = None,
-    smoke_bundle: SmokeFile = None,
-    session_distillation_records: RecordsFile = None,
-    session_distillation_metrics: RecordMetricsFile = None,
     reader_model: Annotated[str, typer.Option(help="Session distillation: who read the sessions.")] = "",
     confidence_threshold: Annotated[float | None, typer.Option(help="Session distillation: least confidence.")] = None,
     hint_policy: Annotated[str, typer.Option(help="Session distillation: how hints were given.")] = "",
@@ -60,6 +53,7 @@ def create(
     promotion: Promotion = False,
     no_git: Annotated[bool, typer.Option("--no-git", help="Leave the training code's commit out.")] = False,
     models_dir: ModelsDir = None,
+    **files: str | None,
 ) -> Reply:
     """Write a RunCard, measure every file that it names, and judge it. Exit status 2 if it is not ok."""
     from bashgym.evidence import runcard
@@ -70,18 +64,7 @@ def create(
         base_model=base_model,
         compute_target=compute_target,
         output=output,
-        training_plan=training_plan,
-        source_manifest=source_manifest,
-        preference_pairs=preference_pairs,
-        reward_examples=reward_examples,
-        reward_eval=reward_eval,
-        dataset_card=dataset_card,
         backend=backend,
-        metrics=metrics,
-        release_evidence=release_evidence,
-        smoke_bundle=smoke_bundle,
-        session_distillation_records=session_distillation_records,
-        session_distillation_metrics=session_distillation_metrics,
         reader_model=reader_model,
         confidence_threshold=confidence_threshold,
         hint_policy=hint_policy,
@@ -96,6 +79,7 @@ def create(
         no_git=no_git,
         evidence=_evidence(evidence),
         models_dir=models_dir or _models_dir(),
+        **files,
     )
     return _judged(doc)
 
@@ -111,47 +95,28 @@ def validate(
     return _judged(runcard.validate(path, promotion=promotion, models_dir=models_dir or _models_dir()))
 
 
+@with_options(FILES)
 def attach_evidence(
     *,
     path: Annotated[Path, typer.Argument(help="Card file.")],
-    training_plan: PlanFile = None,
-    source_manifest: SourceFile = None,
-    preference_pairs: PairsFile = None,
-    reward_examples: RewardFile = None,
-    reward_eval: RewardEvalFile = None,
-    dataset_card: DataCardFile = None,
-    metrics: MetricsFile = None,
-    release_evidence: ReleaseFile = None,
-    smoke_bundle: SmokeFile = None,
-    session_distillation_records: RecordsFile = None,
-    session_distillation_metrics: RecordMetricsFile = None,
     evidence: Evidence = None,
     claim_tier: Annotated[str | None, typer.Option(help="Raise or lower the claim.")] = None,
     output: Annotated[Path | None, typer.Option(help="Write the new card here instead of in place.")] = None,
     promotion: Promotion = False,
     models_dir: ModelsDir = None,
+    **files: str | None,
 ) -> Reply:
     """Bind further evidence files to a RunCard by digest and judge it. Exit status 2 if it is not ok."""
     from bashgym.evidence import runcard
 
     doc = runcard.attach_evidence(
         path,
-        training_plan=training_plan,
-        source_manifest=source_manifest,
-        preference_pairs=preference_pairs,
-        reward_examples=reward_examples,
-        reward_eval=reward_eval,
-        dataset_card=dataset_card,
-        metrics=metrics,
-        release_evidence=release_evidence,
-        smoke_bundle=smoke_bundle,
-        session_distillation_records=session_distillation_records,
-        session_distillation_metrics=session_distillation_metrics,
         evidence=_evidence(evidence),
         claim_tier=claim_tier,
         output=output,
         promotion=promotion,
         models_dir=models_dir or _models_dir(),
+        **files,
     )
     return _judged(doc)
 

@@ -6,11 +6,14 @@ attempt per item); an effect of at least twice the noise between baseline seeds 
 Why the cluster interval is the gate: families differ in how far training moves them, so 300 items of 15 families are
 not 300 independent observations. It holds for new families and, being wider, for new items of these families too. The
 stratified item bootstrap, which speaks about the latter only, is reported beside it. Why six: under the null, G
-families all move one way with probability 2 / 2^G, which five cannot bring below .05.
+families all move one way with probability 2 / 2^G, which five cannot bring below .05. Why `looks`: who tries candidate
+after candidate against one baseline on the same items finds one that is better by luck, so each is judged at the alpha
+that `multiplicity.candidate_alpha` leaves for it, in the interval, in McNemar's test and in the least number of clusters.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
@@ -19,11 +22,10 @@ from typing import Any
 
 from bashgym.core.errors import fail
 from bashgym.evals import stats
+from bashgym.evals.multiplicity import ALPHA, candidate_alpha, least_clusters
 from bashgym.evals.suites import Score
 
-ALPHA = 0.05
 MAX_MISSING = 0.02
-MIN_CLUSTERS = 6
 NOISE_FACTOR = 2.0
 
 
@@ -48,6 +50,7 @@ def compare(
 ) -> dict[str, Any]:
     """The `comparison` of an eval report, with `by_cluster`, `flips` and `missing` in it.
 
+    `looks` counts the candidates that were held against this baseline on these items, this one included.
     `eval_incomplete` if the sides are not the same (item, attempt) pairs of one suite; `too_few_clusters` below two.
     """
     check_pairing(candidate, baseline, suite_digests)
@@ -62,12 +65,14 @@ def compare(
         "missing": missing,
         "missing_rate": share,
         "looks": looks,
-        "alpha": ALPHA,
+        "alpha": candidate_alpha(looks),
         "by_cluster": _by_cluster(both, clusters, rates_c, rates_b),
         "flips": _flips(both, rates_c, rates_b),
     }
     measured = (
-        _nothing() if not both else _measure(candidate, baseline, both, clusters, n_resamples=n_resamples, seed=seed)
+        _nothing()
+        if not both
+        else _measure(candidate, baseline, both, clusters, n_resamples=n_resamples, seed=seed, looks=looks)
     )
     verdict, reasons = judge({**result, **measured})
     significant = verdict in (Verdict.IMPROVED, Verdict.REGRESSED)
@@ -76,26 +81,40 @@ def compare(
 
 
 def judge(found: dict[str, Any]) -> tuple[Verdict, list[str]]:
-    """The gate's verdict and, where it is neither improved nor regressed, every reason for that."""
+    """The gate's verdict and, where it is neither improved nor regressed, every reason for that.
+
+    Reads n, missing_rate, effect, mcnemar, noise_floor, n_clusters, and `gate` (see `gate_interval`); without one, the
+    95 % interval ci_low to ci_high stands for it.
+    """
     if found["missing_rate"] > MAX_MISSING or not found["n"]:
         return Verdict.INVALID, [
             f"{found['missing_rate']:.1%} of the attempts were not observed; {MAX_MISSING:.0%} may be"
         ]
     effect, mcnemar, noise = found["effect"], found["mcnemar"], found["noise_floor"]
-    reasons = []
-    if not stats.Interval(found["ci_low"], found["ci_high"]).excludes_zero():
-        reasons.append(f"the 95 % interval {_interval(found)} includes zero")
-    if mcnemar and mcnemar["p_value"] >= ALPHA:
-        reasons.append(f"McNemar's exact p is {mcnemar['p_value']:.3g}, not below {ALPHA}")
+    gate = found.get("gate") or {**found, "alpha": ALPHA}
+    alpha, reasons = gate["alpha"], []
+    if not stats.Interval(gate["ci_low"], gate["ci_high"]).excludes_zero():
+        reasons.append(f"the {100 * (1 - alpha):.4g} % interval {_interval(gate)} includes zero")
+    if mcnemar and mcnemar["p_value"] >= alpha:
+        reasons.append(f"McNemar's exact p is {mcnemar['p_value']:.3g}, not below {alpha:.3g}")
     if noise and abs(effect) < NOISE_FACTOR * noise["sigma"]:
         reasons.append(f"the effect is below {NOISE_FACTOR:g} sigma of the baseline's seeds ({noise['sigma']:.3g})")
-    if (n := found["n_clusters"]) < MIN_CLUSTERS:
-        reasons.append(
-            f"{n} clusters would all move one way by chance with p = {2 / 2**n:.3g}; {MIN_CLUSTERS} are needed"
-        )
+    if (n := found["n_clusters"]) < (least := least_clusters(alpha)):
+        reasons.append(f"{n} clusters would all move one way by chance with p = {2 / 2**n:.3g}; {least} are needed")
     if reasons:
         return Verdict.INCONCLUSIVE, reasons
     return (Verdict.IMPROVED if effect > 0 else Verdict.REGRESSED), []
+
+
+def gate_interval(
+    differences: Sequence[float], clusters: Sequence[str], *, n_resamples: int, seed: int, looks: int = 1
+) -> dict[str, Any]:
+    """{looks, alpha, confidence, ci_low, ci_high}: the interval that must exclude zero, at what is left of alpha."""
+    alpha = candidate_alpha(looks)
+    # A tail of alpha / 2 takes draws: at least ten beyond each end.
+    draws = max(n_resamples, math.ceil(20 / alpha)) if looks > 1 else n_resamples
+    low, high = stats.cluster_bootstrap(differences, clusters, n_resamples=draws, seed=seed, confidence=1 - alpha)
+    return {"looks": looks, "alpha": alpha, "confidence": 1 - alpha, "ci_low": low, "ci_high": high}
 
 
 def check_pairing(candidate: Sequence[Score], baseline: Sequence[Score], suite_digests: tuple[str, str]) -> None:
@@ -200,7 +219,8 @@ def summary(found: dict[str, Any], rates_c: dict[str, float], rates_b: dict[str,
         f"n={found['n']} in {found['n_clusters']} clusters: {before:.1%} -> {after:.1%}, "
         f"{100 * found['effect']:+.1f} points, 95 % interval {_interval(found)}: {found['verdict']}"
     )
-    return "; ".join([text, *found["reasons"]])
+    many = found["looks"] > 1 and [f"candidate {found['looks']} on these items, so alpha is {found['alpha']:.2g}"]
+    return "; ".join([text, *(many or []), *found["reasons"]])
 
 
 def _measure(
@@ -211,39 +231,48 @@ def _measure(
     *,
     n_resamples: int,
     seed: int,
+    looks: int,
 ) -> dict[str, Any]:
     rates_c, rates_b = item_rates(candidate), item_rates(baseline)
     differences = [rates_c[item] - rates_b[item] for item in both]
     groups = [clusters[item] for item in both]
-    gate = stats.cluster_bootstrap(differences, groups, n_resamples=n_resamples, seed=seed)
-    items = stats.item_bootstrap(differences, groups, n_resamples=n_resamples, seed=seed)
+    how: dict[str, Any] = {"n_resamples": n_resamples, "seed": seed}
+    gate = gate_interval(differences, groups, looks=looks, **how)
+    whole = stats.Interval(gate["ci_low"], gate["ci_high"])
+    if looks > 1:
+        whole = stats.cluster_bootstrap(differences, groups, **how)
+    bca = stats.cluster_bca(differences, groups, **how)
+    items = stats.item_bootstrap(differences, groups, **how)
     once = len({score.attempt for score in candidate}) == 1
     gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     sigma = stats.noise_floor(seed_rates(baseline))
     # Laplace's estimate: no item that changed among n does not mean that none can.
-    discordance = (gained + lost + 1) / (len(both) + 2)
+    discordance, effect = (gained + lost + 1) / (len(both) + 2), fmean(differences)
     return {
-        "effect": fmean(differences),
-        "ci_low": gate.low,
-        "ci_high": gate.high,
+        "effect": effect,
+        "ci_low": whole.low,
+        "ci_high": whole.high,
+        "gate": gate,
         "method": "cluster_bootstrap",
         "confidence": stats.CONFIDENCE,
-        "n_resamples": n_resamples,
-        "seed": seed,
+        **how,
         "intervals": {
-            "cluster_bootstrap": {"ci_low": gate.low, "ci_high": gate.high},
+            "cluster_bootstrap": {"ci_low": whole.low, "ci_high": whole.high},
+            "cluster_bca": {"ci_low": bca.low, "ci_high": bca.high},
             "item_bootstrap_stratified": {"ci_low": items.low, "ci_high": items.high},
         },
         "mcnemar": {"b": lost, "c": gained, "p_value": stats.mcnemar_exact(lost, gained)} if once else None,
         "minimum_detectable_effect": stats.minimum_detectable_effect(len(both), discordance),
+        # How many items would show an effect of this size, if it is one.
+        "items_needed": stats.items_needed(effect, discordance) if effect else None,
         "power": stats.POWER,
         "noise_floor": None if sigma is None else {"sigma": sigma, "n_seeds": len(seed_rates(baseline))},
     }
 
 
 def _nothing() -> dict[str, Any]:
-    names = ("effect", "ci_low", "ci_high", "intervals", "mcnemar", "minimum_detectable_effect", "noise_floor")
-    return {"method": "cluster_bootstrap", **dict.fromkeys(names)}
+    names = ("effect", "ci_low", "ci_high", "gate", "intervals", "mcnemar", "noise_floor")
+    return {"method": "cluster_bootstrap", **dict.fromkeys((*names, "minimum_detectable_effect", "items_needed"))}
 
 
 def _missing_share(candidate: Sequence[Score], baseline: Sequence[Score]) -> float:

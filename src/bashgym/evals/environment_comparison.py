@@ -14,12 +14,12 @@ from bashgym.core.errors import fail
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.evals import compare, stats
 from bashgym.evals.holdout import group_key
+from bashgym.evals.multiplicity import ALPHA
 from bashgym.evals.passk import passk_report
 from bashgym.evals.wire import Attempt, check_attempts, environments_of
 
 COMPARISON = "bashgym.environment_holdout_comparison.v1"
 CONTROL = "bashgym.environment_spurious_reward_control.v1"
-ALPHA = 0.05
 
 
 class ComparisonRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -39,6 +39,8 @@ class ComparisonRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     max_candidate_tamper_rate: float = 0.0
     n_resamples: int = 10_000
     seed: int = 0
+    looks: int = 1
+    """Candidates that were held against this base on these environments, this one included: each later one needs more."""
     record_to_registry: bool = False
 
 
@@ -95,6 +97,9 @@ def _check_comparison(request: ComparisonRequest) -> None:
         ("min_delta", -1 <= request.min_delta <= 1, "must lie in -1 to 1"),
         ("n_resamples", 100 <= request.n_resamples <= 1_000_000, "must lie in 100 to 1000000"),
         ("min_candidate_pass_at_1", 0 <= request.min_candidate_pass_at_1 <= 1, "must lie in 0 to 1"),
+        ("max_candidate_timeout_rate", 0 <= request.max_candidate_timeout_rate <= 1, "must lie in 0 to 1"),
+        ("max_candidate_tamper_rate", 0 <= request.max_candidate_tamper_rate <= 1, "must lie in 0 to 1"),
+        ("looks", request.looks >= 1, "must be at least 1"),
     )
     for name, holds, reason in checks:
         if not holds:
@@ -117,7 +122,7 @@ def _paired(
         "n_clusters": len({row["cluster"] for row in rows}),
         "missing_rate": len(unseen) / len(request.base_attempts),
         "per_environment": rows,
-        **dict.fromkeys(("effect", "ci_low", "ci_high", "mcnemar", "noise_floor")),
+        **dict.fromkeys(("effect", "ci_low", "ci_high", "gate", "mcnemar", "noise_floor")),
     }
     if rows:
         found |= _measured(rows, request)
@@ -128,7 +133,12 @@ def _paired(
 def _measured(rows: list[dict[str, Any]], request: ComparisonRequest) -> dict[str, Any]:
     differences = [row["candidate"] - row["base"] for row in rows]
     clusters = [row["cluster"] for row in rows]
-    interval = stats.cluster_bootstrap(differences, clusters, n_resamples=request.n_resamples, seed=request.seed)
+    how: dict[str, Any] = {"n_resamples": request.n_resamples, "seed": request.seed}
+    gate = compare.gate_interval(differences, clusters, looks=request.looks, **how)
+    interval = stats.Interval(gate["ci_low"], gate["ci_high"])
+    if request.looks > 1:
+        interval = stats.cluster_bootstrap(differences, clusters, **how)
+    bca = stats.cluster_bca(differences, clusters, **how)
     once = max(Counter(a.environment_id for a in request.base_attempts).values()) == 1
     gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
     sigma = stats.noise_floor(_by_attempt(request.base_attempts))
@@ -136,6 +146,8 @@ def _measured(rows: list[dict[str, Any]], request: ComparisonRequest) -> dict[st
         "effect": fmean(differences),
         "ci_low": interval.low,
         "ci_high": interval.high,
+        "gate": gate,
+        "intervals": {"cluster_bca": {"ci_low": bca.low, "ci_high": bca.high}},
         "mcnemar": {"b": lost, "c": gained, "p_value": stats.mcnemar_exact(lost, gained)} if once else None,
         "noise_floor": None if sigma is None else {"sigma": sigma},
         "minimum_detectable_effect": stats.minimum_detectable_effect(len(rows), (gained + lost + 1) / (len(rows) + 2)),
@@ -184,21 +196,20 @@ def spurious_reward_control(request: ControlRequest) -> dict[str, Any]:
     """Is the observed pass rate more than a reward without meaning would give? One-sided, exact, at .05."""
     _check_control(request)
     environments = environments_of(request.environments)
-    check_attempts(environments, request.attempts, [1])
-    report = passk_report(environments, request.attempts, [1])
+    report = passk_report(environments, request.attempts, sorted({1, *request.k_values}))
     seen = [a for a in request.attempts if a.passed is not None]
     n, k = len(seen), sum(bool(a.passed) for a in seen)
     if request.control_attempts is None:
         control = _random_control(n, k, request)
     else:
-        check_attempts(environments, request.control_attempts, [1], "control_attempts")
-        control = _given_control(n, k, request.control_attempts)
+        check_attempts(environments, request.control_attempts, (1,), "control_attempts")
+        control = _given_control(report, passk_report(environments, request.control_attempts, [1]), request.seed)
     return {
         "schema_version": CONTROL,
         "model_id": request.model_id,
-        "observed": {"pass_at_1": report["pass_at_k"]["1"], "n_attempts": n, "n_passed": k},
+        "observed": {"pass_at_k": report["pass_at_k"], "n_attempts": n, "n_passed": k},
         "control": control,
-        "gate": _control_gate(request, report, control, n),
+        "gate": _control_gate(request, report, control),
     }
 
 
@@ -206,6 +217,7 @@ def _check_control(request: ControlRequest) -> None:
     checks = (
         ("n_trials", 1 <= request.n_trials <= 1_000_000, "must lie in 1 to 1000000"),
         ("random_pass_probability", 0 < request.random_pass_probability < 1, "must lie between 0 and 1"),
+        ("min_lift_over_control", -1 <= request.min_lift_over_control <= 1, "must lie in -1 to 1"),
         ("min_observed_pass_at_1", 0 <= request.min_observed_pass_at_1 <= 1, "must lie in 0 to 1"),
         ("max_control_pass_at_1", 0 <= request.max_control_pass_at_1 <= 1, "must lie in 0 to 1"),
     )
@@ -226,38 +238,35 @@ def _random_control(n: int, k: int, request: ControlRequest) -> dict[str, Any]:
         "pass_at_1": p,
         "p95": float(np.quantile(trials, 0.95)),
         "p_value": float(bdtrc(k - 1, n, p)) if k else 1.0,
-        # The fewest attempts with which passing all of them is below ALPHA under random labels.
-        "min_attempts": math.floor(math.log(ALPHA) / math.log(p)) + 1,
+        "n": n,
+        # With fewer, not even passing all of them is below ALPHA under random labels.
+        "needed": math.floor(math.log(ALPHA) / math.log(p)) + 1,
+        "unit": "attempts",
     }
 
 
-def _given_control(n: int, k: int, attempts: Sequence[Attempt]) -> dict[str, Any]:
-    """Fisher's exact test, one-sided, of the observed against the control's attempts."""
-    from scipy.stats import fisher_exact
-
-    seen = [a for a in attempts if a.passed is not None]
-    m, j = len(seen), sum(bool(a.passed) for a in seen)
-    table = [[k, n - k], [j, m - j]]
-    p = float(fisher_exact(table, alternative="greater").pvalue) if n and m else 1.0
-    rate = j / m if m else None
-    missing = 1 - m / len(attempts)
-    # Four passes against four misses is the least that reaches ALPHA: 1 / C(8, 4).
+def _given_control(report: dict[str, Any], other: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Sign-flip test over environments: attempts at one environment are alike, so they are not the sample."""
+    pairs = zip(report["per_environment"], other["per_environment"], strict=True)
+    lifts = [ours["mean_success"] - theirs["mean_success"] for ours, theirs in pairs if ours["n"] and theirs["n"]]
     return {
         "kind": "given",
-        "pass_at_1": rate,
-        "p_value": p,
-        "n_attempts": m,
-        "missing_rate": missing,
-        "min_attempts": 4,
+        "pass_at_1": other["pass_at_k"]["1"],
+        "p_value": stats.sign_flip(lifts, seed=seed),
+        "n": len(lifts),
+        "missing_rate": other["missing"]["rate"],
+        # 1 / 2^5 is the first that is below ALPHA.
+        "needed": 5,
+        "unit": "environments",
     }
 
 
-def _control_gate(request: ControlRequest, report: dict[str, Any], control: dict[str, Any], n: int) -> dict[str, Any]:
+def _control_gate(request: ControlRequest, report: dict[str, Any], control: dict[str, Any]) -> dict[str, Any]:
     rate, other = report["pass_at_k"]["1"] or 0.0, control["pass_at_1"]
     missing = max(report["missing"]["rate"], control.get("missing_rate", 0.0))
-    enough = min(n, control.get("n_attempts", n))
+    few = f"{control['n']} {control['unit']} cannot tell; {control['needed']} are needed"
     checks = (
-        (enough < control["min_attempts"], f"{enough} attempts cannot tell; {control['min_attempts']} are needed"),
+        (control["n"] < control["needed"], few),
         (missing > compare.MAX_MISSING, f"{missing:.1%} of the attempts were not observed"),
         (not control["p_value"] < ALPHA, f"p = {control['p_value']:.3g}: chance alone explains it"),
         (rate < request.min_observed_pass_at_1, f"pass@1 is {rate:.4g}, below {request.min_observed_pass_at_1:g}"),

@@ -32,6 +32,8 @@ class EvalStatus(StrEnum):
     """Its error is in state.json; the same id goes on from what is done."""
     INTERRUPTED = "interrupted"
     """Stopped or killed; the same id goes on from what is done."""
+    CANCELLED = "cancelled"
+    """A job that was stopped on purpose; `eval resume` goes on with it all the same."""
 
 
 class EvalFolder:

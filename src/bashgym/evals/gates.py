@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bashgym.core.settings import Settings
+from bashgym.evals import benchmark_commands as harness
 from bashgym.evals import benchmarks, environment_comparison, holdout, registry
 from bashgym.evals.passk import DEFAULT_K, passk_report
 from bashgym.evals.wire import Attempt, decode, environments_of
@@ -79,7 +80,7 @@ def benchmark_commands(
     base_url: str, model: str, tasks: Sequence[str] | None = None, include: Sequence[str] | None = None
 ) -> dict[str, list[str]]:
     """Name -> argv."""
-    return benchmarks.commands(base_url, model, tasks or benchmarks.FORGETTING_TASKS, include or ("forgetting",))
+    return harness.commands(base_url, model, tasks or harness.FORGETTING_TASKS, include or ("forgetting",))
 
 
 def verdict(settings: Settings, model_id: str) -> dict[str, Any]:

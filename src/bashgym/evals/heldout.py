@@ -1,42 +1,47 @@
 """The held-out trace gate: would the model make the tool call that the trace made? Candidate against base, paired by row.
 
-An endpoint that fails is a missing observation; too many of them fail the job. The verdict is bound to data, endpoints, limits.
+Owns: the request, what is refused before anything is sent, and asking both endpoints, resumably. An endpoint that fails
+is a missing observation; too many of them fail the job. Does not own: the verdict (`heldout_report`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AsyncExitStack
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import msgspec
 
-from bashgym.core.canonical import digest_file, digest_json
+from bashgym.core.canonical import digest_file
 from bashgym.core.errors import BashGymError, fail
-from bashgym.core.files import append_line, atomic_write_bytes
+from bashgym.core.files import append_line
 from bashgym.core.settings import Settings
-from bashgym.evals import compare, jobs, registry, stats
-from bashgym.evals.heldout_rows import Row, read_rows
+from bashgym.evals import jobs, registry
+from bashgym.evals.compare import MAX_MISSING
+from bashgym.evals.heldout_report import SIDES, leaked_rows, make_report
+from bashgym.evals.heldout_rows import HeldOut, Row, read_rows
 from bashgym.evals.release_sections import evidence_gate
-from bashgym.evals.tool_metrics import BINARY, METRICS, score
+from bashgym.evals.tool_metrics import METRICS
 from bashgym.evals.wire import decode
-from bashgym.evidence.overlap import trained_on
-from bashgym.inference.client import ChatClient, ChatReply, ChatRequest, EndpointSpec, check_endpoint, endpoint_facts
+from bashgym.inference.client import ChatClient, ChatReply, ChatRequest, EndpointSpec, check_endpoint
 from bashgym.inference.job import drop_torn_tail
 from bashgym.inference.tool_text import read_tool_calls
 from bashgym.store.jsonl import read_jsonl
 
-SCHEMA = "bashgym.heldout_report.v1"
-SIDES = ("base", "candidate")
+KIND = "heldout"
 ANSWERS = "answers.jsonl"
-_MAX_FLIPS = 200
+_MAX_NAME, _MAX_ARGUMENTS, _MAX_TEXT = 256, 1 << 20, 2000
+"""Characters of an answer that are kept; arguments cut at this length are no JSON and match nothing."""
+_ASKING = 0.95
+"""Share of the progress bar until all answers are there."""
 
 
 class HeldoutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /api/eval/heldout. Null limits mean the defaults of `_LIMITS`."""
+    """POST /api/eval/heldout. Null limits mean the defaults of `heldout_report.LIMITS`."""
 
     model_id: str
     dataset_path: str
@@ -49,47 +54,69 @@ class HeldoutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     require_ci_excludes_zero: bool | None = None
     forgetting_drops: dict[str, float] = {}
     environment_evidence: dict[str, Any] | None = None
+    """Sections of the release gate (`release_sections.EnvironmentEvidence`)."""
     train_dataset_path: str | None = None
     """Training rows; held-out questions must not be among them."""
     n_resamples: int = 1000
     seed: int = 0
+    """Of the bootstrap; answers are greedy."""
     max_tokens: int = 512
     request_timeout: float = 60.0
     max_concurrency: int = 64
     record_to_registry: bool = True
 
 
-_LIMITS: dict[str, Any] = {"min_trace_delta": 0.05, "max_forgetting_drop": 0.05, "require_ci_excludes_zero": True}
+class _Work(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """What the worker is given: the request, without keys, and which data were meant."""
+
+    request: HeldoutRequest
+    digests: dict[str, str]
+    """Path -> sha256."""
 
 
 def submit(settings: Settings, body: Mapping[str, Any]) -> dict[str, Any]:
     """Checks the request, starts the job, returns {job_id, model_id, metric, status, report, error, created_at} at once."""
     request = decode(body, HeldoutRequest)
-    _check(request)
-    secrets = {side: key for side in SIDES if (key := getattr(request, side).api_key)}
-    plain = msgspec.to_builtins(request)
-    for side in SIDES:
-        plain[side].pop("api_key", None)
-    plain["dataset_path"] = str(_file(request.dataset_path, "dataset_path"))
+    request.dataset_path = str(_file(request.dataset_path, "dataset_path"))
     if request.train_dataset_path:
-        plain["train_dataset_path"] = str(_file(request.train_dataset_path, "train_dataset_path"))
-    return shown(jobs.submit(settings, "heldout", plain, secrets))
+        request.train_dataset_path = str(_file(request.train_dataset_path, "train_dataset_path"))
+    held = _check(request)
+    digests = {request.dataset_path: held.sha256}
+    if train := request.train_dataset_path:
+        digests[train] = digest_file(Path(train))
+    secrets = {side: key for side in SIDES if (key := getattr(request, side).api_key)}
+    plain = msgspec.to_builtins(_Work(request=request, digests=digests))
+    for side in SIDES:
+        plain["request"][side].pop("api_key", None)
+    return shown(jobs.submit(settings, KIND, plain, secrets))
+
+
+def get(settings: Settings, job_id: str) -> dict[str, Any]:
+    """One held-out job with its report; `eval_not_found`."""
+    return shown(jobs.get(settings, job_id, KIND))
+
+
+def newest(settings: Settings, limit: int = 20) -> list[dict[str, Any]]:
+    """The newest held-out jobs."""
+    return [shown(job) for job in jobs.list_jobs(settings, KIND, limit)]
 
 
 def shown(job: Mapping[str, Any]) -> dict[str, Any]:
     """A job as the endpoint shows it."""
-    body = job.get("body") or {}
     names = ("job_id", "status", "report", "error", "created_at", "share", "text")
-    return {**{name: job.get(name) for name in names}, "model_id": body.get("model_id"), "metric": body.get("metric")}
+    request = job["body"]["request"]
+    return {**{name: job[name] for name in names}, "model_id": request["model_id"], "metric": request["metric"]}
 
 
-def _check(request: HeldoutRequest) -> None:
+def _check(request: HeldoutRequest) -> HeldOut:
+    """Everything that can be refused before anything is sent."""
     registry.check_model_id(request.model_id)
     if request.metric not in METRICS:
         raise fail("invalid_field", f"metric is {request.metric!r}, not one of {', '.join(METRICS)}", "", ["metric"])
     checks = (
         ("limit", request.limit is None or request.limit >= 1, "must be at least 1"),
         ("n_resamples", 100 <= request.n_resamples <= 10_000, "must lie in 100 to 10000"),
+        ("seed", request.seed >= 0, "must be at least 0"),
         ("max_tokens", 1 <= request.max_tokens <= 65_536, "must lie in 1 to 65536"),
         ("request_timeout", 1 <= request.request_timeout <= 600, "must lie in 1 to 600"),
         ("max_concurrency", 1 <= request.max_concurrency <= 1024, "must lie in 1 to 1024"),
@@ -104,10 +131,13 @@ def _check(request: HeldoutRequest) -> None:
         try:
             check_endpoint(getattr(request, side))
         except BashGymError as error:
-            raise fail(
-                error.code, f"{side}: {error.message}", error.hint, [f"{side}.{f}" for f in error.fields]
-            ) from error
-    read_rows(_file(request.dataset_path, "dataset_path"), request.limit)
+            raise _of(side, error) from error
+    evidence_gate(request.environment_evidence or {})
+    return read_rows(Path(request.dataset_path), request.limit)
+
+
+def _of(side: str, error: BashGymError) -> BashGymError:
+    return fail(error.code, f"{side}: {error.message}", error.hint, [f"{side}.{name}" for name in error.fields])
 
 
 def _file(path: str, field: str) -> Path:
@@ -118,47 +148,105 @@ def _file(path: str, field: str) -> Path:
 
 
 def run(folder: Path, body: dict[str, Any], secrets: dict[str, str], progress: jobs.Progress) -> dict[str, Any]:
-    """The job: asks both sides what is not answered yet, then judges. Called in the worker."""
-    request = decode(body, HeldoutRequest)
+    """The job: asks both sides what is not answered yet, then judges. Called in the worker.
+
+    `digest_mismatch` if the data are not what was submitted, `endpoint_unreachable`, `too_many_missing`.
+    """
+    work = decode(body, _Work)
+    request = work.request
     for side, key in secrets.items():
         getattr(request, side).api_key = key
-    path = Path(request.dataset_path)
-    rows, facts = read_rows(path, request.limit)
-    answers = asyncio.run(_ask_all(folder, request, rows, progress))
-    report = _report(folder, request, rows, facts, answers)
+    for path, digest in work.digests.items():
+        if digest_file(_file(path, "dataset_path")) != digest:
+            raise fail("digest_mismatch", f"{path} has changed since the job was submitted", "Submit it anew.")
+    held = read_rows(Path(request.dataset_path), request.limit)
+    leaked = leaked_rows(request, held.rows)
+    answers = asyncio.run(_Asking(folder, request, held.rows, progress).all())
+    report = make_report(folder, request, held, leaked, answers)
     if request.record_to_registry:
-        registry.record(Settings.from_env(), request.model_id, "heldout", report)
+        _record(request.model_id, folder.name, report)
     return report
 
 
-async def _ask_all(
-    folder: Path, request: HeldoutRequest, rows: list[Row], progress: jobs.Progress
-) -> dict[tuple[str, int], dict[str, Any]]:
-    """(side, row number) -> answer. What another attempt at this job was answered is not asked again."""
-    path = folder / ANSWERS
-    drop_torn_tail(path)
-    found = {(a["side"], a["row"]): a for a in (read_jsonl(path)[0] if path.is_file() else []) if a["error"] is None}
-    total = len(SIDES) * len(rows)
-    for side in SIDES:
-        left = [row for row in rows if (side, row.number) not in found]
-        if not left:
-            continue
-        client = ChatClient(
-            getattr(request, side), timeout_s=request.request_timeout, max_concurrency=request.max_concurrency
-        )
-        gate = asyncio.Semaphore(request.max_concurrency)
+def _record(model_id: str, job_id: str, report: dict[str, Any]) -> None:
+    """Once for each job, however often its worker was killed."""
+    settings = Settings.from_env()
+    try:
+        latest = registry.verdict(settings, model_id)["latest_heldout_eval"]
+    except LookupError:
+        latest = None
+    if latest is None or latest["document"].get("job_id") != job_id:
+        registry.record(settings, model_id, "heldout", {"job_id": job_id, **report})
 
-        async def one(row: Row, side: str = side, client: ChatClient = client, gate: asyncio.Semaphore = gate) -> None:
-            async with gate:
-                answer = await _ask(client, row, request.max_tokens)
-            found[side, row.number] = answer = {"side": side, "row": row.number, **answer}
-            append_line(path, msgspec.json.encode(answer))
-            progress(0.95 * len(found) / total, f"{side} answers {len(found)}/{total}")
 
-        async with client:
-            await client.probe()
-            await asyncio.gather(*(one(row) for row in left))
-    return found
+class _Asking:
+    """Both sides at once. Each answer is kept as it comes; what an earlier attempt at this job was answered stands."""
+
+    def __init__(self, folder: Path, request: HeldoutRequest, rows: list[Row], progress: jobs.Progress) -> None:
+        self._path, self._request, self._rows, self._progress = folder / ANSWERS, request, rows, progress
+        self._missing: set[int] = set()
+        drop_torn_tail(self._path)
+        kept = read_jsonl(self._path)[0] if self._path.is_file() else []
+        self._found = {(a["side"], a["row"]): a for a in kept if a["error"] is None}
+
+    async def all(self) -> dict[tuple[str, int], dict[str, Any]]:
+        """(side, row number) -> answer. Nothing is asked before every side that is needed has shown that it is there."""
+        left = {side: [row for row in self._rows if (side, row.number) not in self._found] for side in SIDES}
+        how: dict[str, Any] = {
+            "timeout_s": self._request.request_timeout,
+            "max_concurrency": self._request.max_concurrency,
+        }
+        async with AsyncExitStack() as stack:
+            clients = {
+                side: await stack.enter_async_context(ChatClient(getattr(self._request, side), **how))
+                for side in SIDES
+                if left[side]
+            }
+            await _together([_probe(side, client) for side, client in clients.items()])
+            work = []
+            for side, client in clients.items():
+                rows = iter(left[side])
+                width = min(self._request.max_concurrency, len(left[side]))
+                work += [self._ask_some(side, client, rows) for _ in range(width)]
+            await _together(work)
+        return self._found
+
+    async def _ask_some(self, side: str, client: ChatClient, rows: Iterator[Row]) -> None:
+        total = len(SIDES) * len(self._rows)
+        for row in rows:
+            answer = {"side": side, "row": row.number, **await _ask(client, row, self._request.max_tokens)}
+            self._found[side, row.number] = answer
+            # Not synced: what a power cut takes is asked again.
+            append_line(self._path, msgspec.json.encode(answer), sync=False)
+            if answer["error"]:
+                self._miss(side, row, answer["error"]["message"])
+            self._progress(_ASKING * len(self._found) / total, f"answers {len(self._found)}/{total}")
+
+    def _miss(self, side: str, row: Row, said: str) -> None:
+        """`too_many_missing` as soon as no verdict can come of it: the rest need not be paid for."""
+        self._missing.add(row.number)
+        if len(self._missing) > MAX_MISSING * len(self._rows):
+            message = (
+                f"{len(self._missing)} of {len(self._rows)} rows were not observed, the last on the {side}: {said}"
+            )
+            raise fail("too_many_missing", message, "Mend the endpoint, then resume the job.")
+
+
+async def _together(work: list[Any]) -> None:
+    """All of `work` at once; the first typed error ends the others and is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as errors:
+        raise next((e for e in errors.exceptions if isinstance(e, BashGymError)), errors) from None
+
+
+async def _probe(side: str, client: ChatClient) -> None:
+    try:
+        await client.probe()
+    except BashGymError as error:
+        raise _of(side, error) from error
 
 
 async def _ask(client: ChatClient, row: Row, max_tokens: int) -> dict[str, Any]:
@@ -166,146 +254,22 @@ async def _ask(client: ChatClient, row: Row, max_tokens: int) -> dict[str, Any]:
     try:
         reply = await client.chat(request)
     except BashGymError as error:
-        return {"call": None, "text": "", "error": {"code": error.code, "message": error.message[:300]}}
-    return {"call": _call(reply), "text": reply.text[:2000], "error": None}
+        said = {"code": error.code, "message": error.message[:300]}
+        return {"call": None, "text": "", "finish_reason": "", "error": said}
+    text, finish = reply.text[:_MAX_TEXT], reply.finish_reason[:_MAX_NAME]
+    return {"call": _call(reply), "text": text, "finish_reason": finish, "error": None}
 
 
 def _call(reply: ChatReply) -> list[Any] | None:
     """[name, arguments] of the first tool call: the endpoint's, else one in the model's text."""
     if reply.tool_calls:
-        return [reply.tool_calls[0].name, reply.tool_calls[0].arguments]
-    _, calls = read_tool_calls(reply.text)
-    return [calls[0]["name"], calls[0]["arguments"]] if calls else None
-
-
-def _report(
-    folder: Path,
-    request: HeldoutRequest,
-    rows: list[Row],
-    facts: dict[str, Any],
-    answers: dict[tuple[str, int], dict[str, Any]],
-) -> dict[str, Any]:
-    scores = [_scored(row, request.metric, answers) for row in rows]
-    path = folder / "scores.jsonl"
-    atomic_write_bytes(path, b"".join(msgspec.json.encode(line) + b"\n" for line in scores))
-    seen = [line for line in scores if line["base"] is not None and line["candidate"] is not None]
-    missing = {side: sum(line[side] is None for line in scores) for side in SIDES}
-    rate = 1 - len(seen) / len(scores)
-    if rate > compare.MAX_MISSING:
-        said = next(a["error"]["message"] for a in answers.values() if a["error"])
-        each = f"base {missing['base']}, candidate {missing['candidate']}"
-        message = f"{rate:.1%} of the rows were not observed on both sides ({each})"
-        raise fail("too_many_missing", f"{message}: {said}", "Mend the endpoint, then resume the job.")
-    measured = _measure(seen, request)
-    limits = {
-        name: default if getattr(request, name) is None else getattr(request, name) for name, default in _LIMITS.items()
-    }
-    contaminated = _contaminated(request, rows)
-    evidence = evidence_gate(request.environment_evidence or {})
-    reasons = _reasons(request, measured, limits, contaminated) + evidence["reasons"]
-    base, candidate = ([line[side] for line in seen] for side in SIDES)
-    document = {
-        "schema_version": SCHEMA,
-        "model_id": request.model_id,
-        "metric": request.metric,
-        **facts,
-        "n": len(seen),
-        "n_missing": missing,
-        "missing_rate": rate,
-        "n_clusters": measured["n_clusters"],
-        "base_pass_rate": fmean(base),
-        "candidate_pass_rate": fmean(candidate),
-        "trace_delta": measured["effect"],
-        "bootstrap": _bootstrap(measured),
-        "mcnemar": measured["mcnemar"],
-        "flips": _flips(seen),
-        "forgetting_drops": request.forgetting_drops,
-        "contaminated_rows": contaminated,
-        "environment_evidence": evidence,
-        "ship": not reasons,
-        "reasons": reasons,
-        "thresholds": limits,
-        "scores": {"path": str(path), "sha256": digest_file(path)},
-        "bound": {
-            "dataset": {"path": request.dataset_path, "sha256": digest_file(Path(request.dataset_path))},
-            "endpoints": {side: endpoint_facts(getattr(request, side)) for side in SIDES},
-            "seed": request.seed,
-            "n_resamples": request.n_resamples,
-        },
-    }
-    return {**document, "report_digest": digest_json(document)}
-
-
-def _scored(row: Row, metric: str, answers: Mapping[tuple[str, int], dict[str, Any]]) -> dict[str, Any]:
-    line: dict[str, Any] = {"row": row.number, "cluster": row.cluster, "gold": list(row.gold)}
-    for side in SIDES:
-        answer = answers[side, row.number]
-        call = answer["call"]
-        line[side] = None if answer["error"] else score(metric, (call[0], call[1]) if call else None, row.gold)
-    return line
-
-
-def _measure(seen: list[dict[str, Any]], request: HeldoutRequest) -> dict[str, Any]:
-    """What `compare.judge` reads. `too_few_clusters` below two sessions."""
-    differences = [line["candidate"] - line["base"] for line in seen]
-    clusters = [line["cluster"] for line in seen]
-    interval = stats.cluster_bootstrap(differences, clusters, n_resamples=request.n_resamples, seed=request.seed)
-    gained, lost = sum(d > 0 for d in differences), sum(d < 0 for d in differences)
-    binary = request.metric in BINARY
-    found: dict[str, Any] = {
-        "n": len(seen),
-        "n_clusters": len(set(clusters)),
-        "missing_rate": 0.0,
-        "effect": fmean(differences),
-        "ci_low": interval.low,
-        "ci_high": interval.high,
-        "mcnemar": {"b": lost, "c": gained, "p_value": stats.mcnemar_exact(lost, gained)} if binary else None,
-        "noise_floor": None,
-    }
-    verdict, reasons = compare.judge(found)
-    return {**found, "verdict": verdict, "reasons": reasons}
-
-
-def _bootstrap(found: Mapping[str, Any]) -> dict[str, Any]:
-    significant = found["verdict"] in (compare.Verdict.IMPROVED, compare.Verdict.REGRESSED)
-    return {
-        "mean": found["effect"],
-        "ci_low": found["ci_low"],
-        "ci_high": found["ci_high"],
-        "significant": significant,
-        "better": found["verdict"] == compare.Verdict.IMPROVED,
-        "n_clusters": found["n_clusters"],
-        "verdict": str(found["verdict"]),
-    }
-
-
-def _reasons(
-    request: HeldoutRequest, found: Mapping[str, Any], limits: Mapping[str, Any], contaminated: list[int]
-) -> list[str]:
-    """Why it does not ship; empty if it does."""
-    strict = limits["require_ci_excludes_zero"] and found["verdict"] != compare.Verdict.IMPROVED
-    forgotten = {t: d for t, d in request.forgetting_drops.items() if not d <= limits["max_forgetting_drop"]}
-    checks = (
-        (strict, f"{found['verdict']}: {'; '.join(found['reasons'])}"),
-        (not found["effect"] > 0, "the candidate is not better"),
-        (
-            found["effect"] < limits["min_trace_delta"],
-            f"the gain {found['effect']:.4g} is below {limits['min_trace_delta']:g}",
-        ),
-        (bool(forgotten), f"forgotten: {', '.join(f'{task} by {drop:.3g}' for task, drop in forgotten.items())}"),
-        (bool(contaminated), f"{len(contaminated)} held-out rows are in the training data"),
-    )
-    return [reason for failed, reason in checks if failed]
-
-
-def _contaminated(request: HeldoutRequest, rows: list[Row]) -> list[int]:
-    if not request.train_dataset_path:
-        return []
-    questions = {str(row.number): row.messages for row in rows}
-    return sorted(int(row) for row in trained_on(questions, Path(request.train_dataset_path)))
-
-
-def _flips(seen: list[dict[str, Any]]) -> dict[str, list[int]]:
-    gained = [line["row"] for line in seen if line["candidate"] > line["base"]]
-    lost = [line["row"] for line in seen if line["candidate"] < line["base"]]
-    return {"gained": gained[:_MAX_FLIPS], "lost": lost[:_MAX_FLIPS]}
+        return [reply.tool_calls[0].name[:_MAX_NAME], reply.tool_calls[0].arguments[:_MAX_ARGUMENTS]]
+    _, calls = read_tool_calls(reply.text[:_MAX_ARGUMENTS])
+    if not calls:
+        return None
+    # As text: what a model writes may hold half a character, or nest deeper than the reader of the answers goes.
+    name = calls[0]["name"][:_MAX_NAME].encode("utf-8", "backslashreplace").decode()
+    try:
+        return [name, json.dumps(calls[0]["arguments"])]
+    except RecursionError:
+        return [name, "nested too deeply"]

@@ -1,6 +1,7 @@
 """The environment hold-out gate: whole groups of environments held out, judged on what the model was not trained on.
 
-A model ships only with an observed pass@1 at the threshold, an interval above zero, no contamination, and enough observed.
+A model ships only with an observed pass@1 at the threshold, an interval above zero, no contamination, and enough observed:
+two environments of two groups at the least, since one group says nothing about others.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from bashgym.core.errors import fail
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.evals import stats
 from bashgym.evals.compare import MAX_MISSING
+from bashgym.evals.contamination import contaminated
 from bashgym.evals.passk import passk_report
 from bashgym.evals.wire import Attempt, check_attempts, environments_of
-from bashgym.evidence.overlap import trained_on
 
 SCHEMA = "bashgym.environment_holdout.v1"
 SPLITS = ("domain", "source", "source_uri", "repo", "generator_seed", "task_family")
@@ -46,7 +47,7 @@ class HoldoutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     train_hashes: list[str] = []
     """Environment hashes (as `environment_hash` makes them) that the model was trained on."""
     train_dataset_path: str | None = None
-    """Training rows; instructions of held-out environments must not be questions of it."""
+    """Training rows; instructions of held-out environments must not be in them (see `contamination`)."""
     record_to_registry: bool = True
 
 
@@ -69,7 +70,7 @@ def holdout_gate(request: HoldoutRequest) -> dict[str, Any]:
         "split": split,
         "contamination": contamination,
         "report": report,
-        "gate": _gate(request, report, contamination),
+        "gate": _gate(request, split, report, contamination),
     }
 
 
@@ -151,26 +152,32 @@ def _contamination(
         path = Path(request.train_dataset_path).expanduser()
         if not path.is_file():
             raise fail("dataset_missing", f"{path} does not exist", fields=["train_dataset_path"])
-        found |= dict.fromkeys(trained_on({spec.id: spec.instruction for spec in held}, path), "instruction")
+        hits = contaminated({spec.id: spec.instruction for spec in held}, path)
+        found |= {name: f"{hit['kind']} (row {hit['row']})" for name, hit in hits.items() if name not in found}
         known = True
     return {"contaminated": found, "n": len(found), "train_data_known": known}
 
 
-def _gate(request: HoldoutRequest, report: dict[str, Any], contamination: dict[str, Any]) -> dict[str, Any]:
+def _gate(
+    request: HoldoutRequest, split: dict[str, Any], report: dict[str, Any], contamination: dict[str, Any]
+) -> dict[str, Any]:
     rows = [row for row in report["per_environment"] if row["n"]]
     summary, rates = report["attempt_summary"], [row["mean_success"] for row in rows]
     observed = {
         "pass_at_1": fmean(rates) if rates else None,
         "pass_at_1_ci_low": stats.wilson(sum(rates), len(rates)).low if rates else 0.0,
         "n_environments": len(rows),
+        "n_groups": len(split["holdout_groups"]),
         "timeout_rate": summary["timeout_rate"],
         "tamper_rate": summary["tamper_rate"],
         "missing_rate": report["missing"]["rate"],
         "contaminated": contamination["n"],
     }
     rate = observed["pass_at_1"] or 0.0
+    fraction = f"{MIN_HELD_OUT} are needed: raise holdout_fraction"
     checks = (
         (len(rows) < MIN_HELD_OUT, f"{len(rows)} held-out environments were observed; {MIN_HELD_OUT} are needed"),
+        (observed["n_groups"] < MIN_HELD_OUT, f"{observed['n_groups']} group of environments is held out; {fraction}"),
         (observed["missing_rate"] > MAX_MISSING, f"{observed['missing_rate']:.1%} of the attempts were not observed"),
         (rate < request.min_pass_at_1, f"pass@1 is {rate:.4g}, below {request.min_pass_at_1:g}"),
         (not observed["pass_at_1_ci_low"] > 0, "the interval of pass@1 does not exclude zero"),

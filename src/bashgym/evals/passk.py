@@ -26,7 +26,10 @@ def passk_report(
     named in `warnings`. `filtered` shows the value without zero-std groups, which is biased and never recorded.
     """
     check_attempts(environments, attempts, k_values)
-    rows = [_environment(spec, [a for a in attempts if a.environment_id == spec.id], k_values) for spec in environments]
+    by_id: dict[str, list[Attempt]] = {spec.id: [] for spec in environments}
+    for attempt in attempts:
+        by_id[attempt.environment_id].append(attempt)
+    rows = [_environment(spec, by_id[spec.id], k_values) for spec in environments]
     ks = sorted(k_values)
     missing = [a.key for a in attempts if a.passed is None]
     seen = [row["mean_success"] for row in rows if row["n"]]
@@ -92,14 +95,16 @@ def _interval(rows: Sequence[dict[str, Any]], k: int) -> dict[str, Any] | None:
         return None
     domains = {row["domain"] for row in used}
     groups = [row["domain"] if len(domains) > 1 else row["environment_id"] for row in used]
-    found = stats.cluster_bootstrap([row["pass_at_k"][str(k)] for row in used], groups)
-    return {"ci_low": max(0.0, found.low), "ci_high": min(1.0, found.high), "n_clusters": len(set(groups))}
+    found = stats.cluster_bootstrap([row["pass_at_k"][str(k)] for row in used], groups, least=0.0)
+    unit = "domain" if len(domains) > 1 else "environment"
+    return {"ci_low": found.low, "ci_high": found.high, "n_clusters": len(set(groups)), "unit": unit}
 
 
 def _filtered(rows: Sequence[dict[str, Any]], ks: Sequence[int]) -> dict[str, Any]:
     kept = [row for row in rows if row["n"] and not row["zero_std"]]
     return {
         "n_environments": len(kept),
+        "n_attempts": sum(row["n"] for row in kept),
         "pass_at_k": {str(k): _mean(row["pass_at_k"][str(k)] for row in kept) for k in ks},
         "warning": "without the environments that always or never pass: biased, for choosing training prompts only",
     }

@@ -43,7 +43,7 @@ def verdict(settings: Settings, model_id: str) -> dict[str, Any]:
     if not rows:
         raise fail("eval_not_found", f"nothing was recorded for the model {model_id!r}", fields=["model_id"])
     held = [row for row in rows if row["kind"] == "heldout"]
-    environment = [row for row in rows if row["kind"].startswith("environment_")]
+    environment = [row for row in rows if row["kind"] == "environment_holdout"]
     return {
         "model_id": model_id,
         "display_name": model_id,

@@ -18,6 +18,7 @@ _QUALITY = {
     "heldout_pair_accuracy": (0.6, False),
 }
 """Diagnostic -> (starter threshold, whether less is better)."""
+_HEALTHY_ACCURACY = 0.7
 
 
 class EnvironmentEvidence(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -91,7 +92,11 @@ def _external(given: EnvironmentEvidence) -> dict[str, Any]:
 
 
 def quality(metrics: dict[str, Any] | None) -> dict[str, Any]:
-    """{status, signals} of a diagnostic: missing, missing_quality_metrics, needs_attention or healthy. Promotes nothing."""
+    """{status, signals} of a diagnostic, which promotes nothing.
+
+    Status: missing, missing_quality_metrics, needs_attention, present (nothing alarms, nothing is good), healthy; improving
+    where the echo loss, a list by step, fell.
+    """
     if metrics is None:
         return {"status": "missing", "signals": []}
     known = {name: metrics[name] for name in _QUALITY if isinstance(metrics.get(name), int | float)}
@@ -106,6 +111,15 @@ def quality(metrics: dict[str, Any] | None) -> dict[str, Any]:
             signals.append(f"{name} is {metrics[name]}")
     if metrics.get("reward_variance") == 0:
         signals.append("the rewards do not vary")
-    if not known and not signals:
+    losses = metrics.get("echo_loss")
+    echo = losses[-1] - losses[0] if isinstance(losses, list) and len(losses) > 1 else None
+    if echo is not None and echo > 0:
+        signals.append(f"echo_loss rose by {echo:.3g}")
+    if signals:
+        return {"status": "needs_attention", "signals": signals}
+    if echo is not None:
+        return {"status": "improving" if echo < 0 else "present", "signals": []}
+    if not known:
         return {"status": "missing_quality_metrics", "signals": []}
-    return {"status": "needs_attention" if signals else "healthy", "signals": signals}
+    fair = known.get("heldout_pair_accuracy", 1.0) < _HEALTHY_ACCURACY
+    return {"status": "present" if fair else "healthy", "signals": []}

@@ -176,14 +176,6 @@ class EvalService:
         return {"candidate": self._resolve(model)} | ({"baseline": self._resolve(baseline)} if baseline else {})
 
 
-def run_job(_: Path, body: dict[str, Any], secrets: dict[str, str], progress: Progress) -> dict[str, Any]:
-    """The job of `jobs.submit(settings, "suite", body)`: `EvalService.run(**body)` in a worker of its own."""
-    from bashgym.models.catalog import resolve
-
-    settings = Settings.from_env()
-    return EvalService(settings, lambda name: resolve(name, settings)).run(**body, progress=progress)
-
-
 class _Evaluation:
     """One attempt at finishing one evaluation."""
 
@@ -357,9 +349,9 @@ def _file_facts(path: Path) -> dict[str, str]:
 
 
 def _looks(folder: EvalFolder, plan: Plan) -> int:
-    """Candidates that were compared with this baseline on these very items so far, this one included."""
+    """Candidates, each way to decode one counted, that met this baseline on these very items so far, with this one."""
     baseline = plan.models["baseline"].digest
-    seen = {plan.models["candidate"].digest}
+    seen = {digest_json([plan.models["candidate"].digest, _decoding_facts(plan.decoding), plan.decoding.attempts])}
     for path in folder.path.parent.glob("*/report.json"):
         try:
             report = read_object(path)
@@ -367,7 +359,7 @@ def _looks(folder: EvalFolder, plan: Plan) -> int:
         except BashGymError:
             continue
         if same:
-            seen.add(_digest(report, "candidate"))
+            seen.add(digest_json([_digest(report, "candidate"), report.get("decoding"), report.get("attempts")]))
     return len(seen)
 
 

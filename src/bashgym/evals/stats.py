@@ -104,38 +104,63 @@ def cluster_bootstrap(
     n_resamples: int = 10_000,
     seed: int = 0,
     confidence: float = CONFIDENCE,
+    least: float = -1.0,
 ) -> Interval:
     """Interval of the mean of paired per-item differences when whole clusters are the sample.
 
     Clusters are drawn with replacement, each with all its items (Davison & Hinkley 1997, 3.8). Percentiles are taken at
     levels widened for few clusters, Phi(-sqrt(G/(G-1)) t[G-1]), and reach at least to the bootstrap t interval with the
     same correction of its standard error (Hesterberg 2015, Am. Stat. 69:371). Plain percentiles of 15 clusters cover
-    some 92 %; the widened ones alone still err 6 times in 100 with seven. `too_few_clusters` below two.
+    some 92 %; the widened ones alone still err 6 times in 100 with seven. Values lie in [least, 1]: 0 for the mean of
+    rates. `too_few_clusters` below two.
     """
     import numpy as np
 
     values = _finite(differences)
     codes, n_clusters = _codes(clusters, len(values))
-    if n_clusters < 2:
-        raise fail(
-            "too_few_clusters",
-            f"the paired items come from {n_clusters} cluster; nothing can be said about others",
-            hint="Evaluate at least two task families.",
-        )
+    _need_two(n_clusters)
     if np.ptp(values) == 0:
-        return _all_equal(values, confidence)
-    sums = np.bincount(codes, weights=values, minlength=n_clusters)
-    sizes = np.bincount(codes, minlength=n_clusters)
-    draw = np.random.default_rng([seed, 1])
-    even = np.full(n_clusters, 1 / n_clusters)
-    means = np.empty(n_resamples)
-    for block in _blocks(n_resamples, n_clusters):
-        counts = draw.multinomial(n_clusters, even, size=block.stop - block.start)
-        means[block] = (counts @ sums) / (counts @ sizes)
+        return _all_equal(values, confidence, least)
+    means = _cluster_means(values, codes, n_clusters, n_resamples, seed)
     ends = _percentiles(means, n_clusters, confidence)
     reach = _t(n_clusters - 1, confidence) * float(means.std()) * math.sqrt(n_clusters / (n_clusters - 1))
     effect = float(values.mean())
-    return Interval(max(-1.0, min(ends.low, effect - reach)), min(1.0, max(ends.high, effect + reach)))
+    return Interval(max(least, min(ends.low, effect - reach)), min(1.0, max(ends.high, effect + reach)))
+
+
+def cluster_bca(
+    differences: Sequence[float],
+    clusters: Sequence[Hashable],
+    *,
+    n_resamples: int = 10_000,
+    seed: int = 0,
+    confidence: float = CONFIDENCE,
+) -> Interval:
+    """The same mean by bias-corrected and accelerated percentiles over clusters (Efron 1987, JASA 82:171, 3 and 6.6).
+
+    Second-order exact for skewed differences of many clusters; of seven clusters it covers below 90 %, so it is shown
+    beside `cluster_bootstrap` and decides nothing. The acceleration is that of the jackknife over clusters.
+    """
+    import numpy as np
+    from scipy.special import ndtr, ndtri
+
+    values = _finite(differences)
+    codes, n_clusters = _codes(clusters, len(values))
+    _need_two(n_clusters)
+    if np.ptp(values) == 0:
+        return _all_equal(values, confidence)
+    means, effect = _cluster_means(values, codes, n_clusters, n_resamples, seed), float(values.mean())
+    below = float((means < effect).mean() + (means <= effect).mean()) / 2
+    half = 1 / (2 * n_resamples)
+    bias = float(ndtri(min(1 - half, max(half, below))))
+    sums, sizes = np.bincount(codes, weights=values), np.bincount(codes)
+    left_out = (sums.sum() - sums) / (sizes.sum() - sizes)
+    pull = left_out.mean() - left_out
+    spread = float((pull**2).sum()) ** 1.5
+    acceleration = float((pull**3).sum()) / (6 * spread) if spread else 0.0
+    ends = bias + np.array([-1.0, 1.0]) * _z(confidence)
+    low, high = np.quantile(means, ndtr(bias + ends / (1 - acceleration * ends)))
+    return Interval(float(low), float(high))
 
 
 def item_bootstrap(
@@ -169,6 +194,30 @@ def item_bootstrap(
     return _percentiles(totals / len(values), len(values), confidence)
 
 
+def sign_flip(differences: Sequence[float], *, seed: int = 0, n_flips: int = 100_000) -> float:
+    """One-sided p that paired differences are not above zero: their signs are flipped (Fisher 1935; Ernst 2004, 3.2).
+
+    Exact up to 16 of them, so never below 1 / 2^n; beyond, by random flips with the observed one counted (Phipson &
+    Smyth 2010, Stat. Appl. Genet. 9:39). 1.0 for none.
+    """
+    import numpy as np
+
+    if not differences:
+        return 1.0
+    values = _finite(differences)
+    n, exact = len(values), len(values) <= 16
+    if exact:
+        flips = 1 - 2.0 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+        sums = flips @ values
+    else:
+        draw = np.random.default_rng([seed, 3])
+        blocks = _blocks(n_flips, n)
+        sums = np.concatenate([(1 - 2.0 * draw.integers(0, 2, (b.stop - b.start, n))) @ values for b in blocks])
+    # Sums of the same differences in another order differ in the last bit.
+    reached = int((sums >= values.sum() - 1e-9).sum())
+    return reached / len(sums) if exact else (reached + 1) / (n_flips + 1)
+
+
 def minimum_detectable_effect(n: int, discordance: float, *, alpha: float = 0.05, power: float = POWER) -> float:
     """Smallest true effect that a paired binary comparison of n items shows with `power`.
 
@@ -195,6 +244,18 @@ def _one_directional(n: int, za: float, zb: float) -> float:
     return high
 
 
+def items_needed(effect: float, discordance: float, *, alpha: float = 0.05, power: float = POWER) -> int:
+    """Items with which a paired binary comparison shows a true `effect` with `power` (Connor 1987, as above).
+
+    `discordance` is the share of items that change, at least |effect|. `invalid_field` for an effect of zero.
+    """
+    size, psi = abs(effect), max(abs(effect), discordance)
+    if not 0 < size <= 1 or not psi <= 1 or not 0 < alpha < 1 or not 0 < power < 1:
+        raise fail("invalid_field", f"effect, discordance, alpha and power are shares: {effect}, {discordance}")
+    za, zb = _z(1 - alpha), _z(2 * power - 1)
+    return math.ceil(((za * math.sqrt(psi) + zb * math.sqrt(psi - size * size)) / size) ** 2)
+
+
 def minimum_detectable_difference(n_a: int, n_b: int, rate: float, *, power: float = POWER) -> float:
     """The same for two independent groups with a common `rate`, by the normal approximation (Fleiss 1981, 3.2)."""
     if min(n_a, n_b) < 1 or not 0 <= rate <= 1:
@@ -210,10 +271,15 @@ def noise_floor(values: Sequence[float]) -> float | None:
     return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
 
 
-def _z(confidence: float) -> float:
+def normal_quantile(share: float) -> float:
+    """z below which a standard normal variable lies with probability `share`."""
     from scipy.special import ndtri
 
-    return float(ndtri((1 + confidence) / 2))
+    return float(ndtri(share))
+
+
+def _z(confidence: float) -> float:
+    return normal_quantile((1 + confidence) / 2)
 
 
 def _t(freedom: int, confidence: float) -> float:
@@ -246,6 +312,30 @@ def _codes(clusters: Sequence[Hashable], n: int) -> tuple[NDArray[np.int64], int
     return codes, len(number)
 
 
+def _need_two(n_clusters: int) -> None:
+    if n_clusters < 2:
+        raise fail(
+            "too_few_clusters",
+            f"the paired items come from {n_clusters} cluster; nothing can be said about others",
+            hint="Evaluate at least two task families.",
+        )
+
+
+def _cluster_means(values: Floats, codes: NDArray[np.int64], n_clusters: int, n_resamples: int, seed: int) -> Floats:
+    """Means of `n_resamples` draws of whole clusters with replacement."""
+    import numpy as np
+
+    sums = np.bincount(codes, weights=values, minlength=n_clusters)
+    sizes = np.bincount(codes, minlength=n_clusters)
+    draw = np.random.default_rng([seed, 1])
+    even = np.full(n_clusters, 1 / n_clusters)
+    means = np.empty(n_resamples)
+    for block in _blocks(n_resamples, n_clusters):
+        counts = draw.multinomial(n_clusters, even, size=block.stop - block.start)
+        means[block] = (counts @ sums) / (counts @ sizes)
+    return means
+
+
 def _blocks(n_resamples: int, width: int) -> list[slice]:
     if n_resamples < 100:
         raise fail("invalid_field", f"{n_resamples} resamples are too few for an interval", fields=["n_resamples"])
@@ -263,9 +353,9 @@ def _percentiles(means: Floats, n_units: int, confidence: float) -> Interval:
     return Interval(float(low), float(high))
 
 
-def _all_equal(values: Floats, confidence: float) -> Interval:
+def _all_equal(values: Floats, confidence: float, least: float = -1.0) -> Interval:
     """Where all differences are the same a resample cannot vary, but that is no certainty: a share of items up to the
     Clopper-Pearson bound of 0 in n may differ, each by as much as a difference can."""
     value, n = float(values[0]), len(values)
     unseen = clopper_pearson(0, n, confidence).high
-    return Interval(value - unseen * (value + 1), value + unseen * (1 - value))
+    return Interval(value - unseen * (value - least), value + unseen * (1 - value))

@@ -1,4 +1,4 @@
-"""How a predicted tool call is scored against the gold one."""
+"""How a predicted tool call is scored against the gold one. A prediction is a model's word: anything may be in it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Call = tuple[str, Any]
 
 
 def score(metric: str, predicted: Call | None, gold: Call) -> float:
-    """In [0, 1]. No call at all scores 0."""
+    """In [0, 1]. No call at all scores 0, and so do arguments that are no JSON object."""
     if predicted is None:
         return 0.0
     named = float(bool(gold[0]) and predicted[0] == gold[0])
@@ -28,12 +28,15 @@ def score(metric: str, predicted: Call | None, gold: Call) -> float:
 
 def arg_f1(predicted: Any, gold: Any) -> float:
     """F1 over keys whose values are equal; strings are compared stripped and in lower case. Both empty 1, one empty 0."""
-    ours, theirs = _arguments(predicted), _arguments(gold)
-    if ours is None or theirs is None:
-        return float(ours is None and theirs is None)
-    if not ours and not theirs:
-        return 1.0
-    same = sum(key in ours and _normal(ours[key]) == _normal(value) for key, value in theirs.items())
+    try:
+        ours, theirs = _arguments(predicted), _arguments(gold)
+        if ours is None or theirs is None:
+            return 0.0
+        if not ours and not theirs:
+            return 1.0
+        same = sum(key in ours and _normal(ours[key]) == _normal(value) for key, value in theirs.items())
+    except RecursionError:
+        return 0.0  # nested deeper than any gold call
     return 2 * same / (len(ours) + len(theirs)) if same else 0.0
 
 
@@ -41,7 +44,7 @@ def _arguments(value: Any) -> dict[str, Any] | None:
     if isinstance(value, str):
         try:
             value = json.loads(value) if value.strip() else {}
-        except (ValueError, RecursionError):
+        except ValueError:
             return None
     return {} if value is None else value if isinstance(value, dict) else None
 
@@ -55,14 +58,3 @@ def _normal(value: Any) -> Any:
         return [_normal(item) for item in value]
     # JSON has true and 1 as different values; Python does not.
     return (type(value).__name__, value) if isinstance(value, bool) else value
-
-
-def first_call(message: Any) -> Call | None:
-    """The first tool call of an assistant message in OpenAI's form; None if it has none."""
-    calls = message.get("tool_calls") if isinstance(message, dict) else None
-    if not isinstance(calls, list) or not calls or not isinstance(calls[0], dict):
-        return None
-    function = calls[0].get("function", calls[0])
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        return None
-    return function["name"], function.get("arguments")

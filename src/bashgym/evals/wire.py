@@ -133,6 +133,8 @@ def _check_attempt(attempt: Attempt, known: set[str], at: str) -> None:
         raise _invalid(f"{at}: no environment is called {attempt.environment_id[:160]!r}", f"{at}.environment_id")
     if not all(map(math.isfinite, (attempt.reward, *attempt.reward_components.values()))):
         raise _invalid(f"{at}: a reward is not finite; the attempts cannot be judged", f"{at}.reward")
+    if attempt.passed and attempt.verifier_status == "tampered":
+        raise _invalid(f"{at}: passed, and yet tampered with what judges it; no attempts can be both", f"{at}.passed")
     counts = ("attempt_index", "tool_calls", "tokens", "action_tokens", "observation_tokens")
     for name in counts:
         if getattr(attempt, name) < 0:
