@@ -33,7 +33,8 @@ lint: $(STAMP)
 	$(BIN)/python -m bashgym.methods --check
 
 acceptance: $(STAMP)  ## the documented commands, as written, against this build
-	@if [ -f $(ACCEPTANCE) ]; then $(BIN)/python $(ACCEPTANCE) --venv $(VENV) $(addprefix --group ,$(ACCEPTANCE_GROUPS)); \
+	@if [ -f $(ACCEPTANCE) ]; then $(BIN)/python $(ACCEPTANCE) --venv $(VENV) $(addprefix --group ,$(ACCEPTANCE_GROUPS)) \
+	&& $(BIN)/python tests/documented_evals.py $(ACCEPTANCE) --venv $(VENV); \
 	else echo "no acceptance script at $(ACCEPTANCE)"; fi
 
 mutation: $(STAMP)  ## breaks the gates one place at a time; a test has to notice

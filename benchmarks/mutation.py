@@ -36,6 +36,10 @@ TARGETS = {
         )
     },
     **{f"bashgym.evals.{name}": GATES for name in ("compare", "holdout", "environment_comparison", "passk", "wire")},
+    **{
+        f"bashgym.evals.{name}": (f"tests/unit/evals/test_{name}.py",)
+        for name in ("multiplicity", "contamination", "benchmarks")
+    },
 }
 TIMEOUT_S = 90
 _FLIPS = {

@@ -100,7 +100,9 @@ def _check_same(task: str, base: Mapping[str, Any], candidate: Mapping[str, Any]
     for name, what in _SAME.items():
         if base[name] != candidate[name]:
             both = f"{what} {base[name]!r} and {candidate[name]!r}"
-            raise fail("benchmark_invalid", f"{task} has {both}: the results do not compare", fields=["candidate_results"])
+            raise fail(
+                "benchmark_invalid", f"{task} has {both}: the results do not compare", fields=["candidate_results"]
+            )
 
 
 def _error(base: Mapping[str, Any], candidate: Mapping[str, Any]) -> float | None:
