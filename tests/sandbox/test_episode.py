@@ -143,8 +143,10 @@ def test_a_process_left_behind_cannot_change_the_workspace_under_the_verifier():
 
 
 def test_the_verifier_changing_a_protected_file_is_tampering():
-    task = scripted("echo x > tests/test_a.py", files={"tests/test_a.py": "assert 1\n"})
+    task = scripted("echo x > env.json", files={"tests/test_a.py": "assert 1\n"})
     assert run_episode(task, []).verifier_status is VerifierStatus.TAMPERED
+    task = scripted("echo x > tests/test_a.py || echo y > tests/new || exit 0", files={"tests/test_a.py": "assert 1\n"})
+    assert run_episode(task, []).passed, "what is protected and there cannot be written at all"
 
 
 def parts(printed, **verifier):

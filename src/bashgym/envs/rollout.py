@@ -21,7 +21,7 @@ from bashgym.envs.process import Stop
 from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, host_user
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.envs.verdict import Verdict, VerifierStatus, judge_workspace
-from bashgym.envs.workspace import Workspace, fingerprints, temporary_workspace, write_files
+from bashgym.envs.workspace import KEPT, Workspace, fingerprints, temporary_workspace, write_files
 
 OBSERVATION_CHARS = 8_000
 """Of stdout and of stderr, each, kept in a step: the beginning and the end."""
@@ -235,7 +235,8 @@ def _judge(
     if changed := _changed(spec, workspace, before):
         return Verdict(VerifierStatus.TAMPERED, detail=changed)
     write_files(workspace.aside, {path: spec.files[path] for path in sorted(_aside(spec))})
-    verdict = judge_workspace(spec.verifier, workspace, limits)
+    frozen = sorted(path for path, state in before.items() if path and state.startswith(KEPT))
+    verdict = judge_workspace(spec.verifier, workspace, limits, frozen=frozen)
     if changed := _changed(spec, workspace, before):
         return Verdict(VerifierStatus.TAMPERED, detail=f"during the verification: {changed}")
     if verdict.status is VerifierStatus.FAILED and steps and steps[-1].stopped != Stop.NONE:
@@ -257,4 +258,5 @@ def _changed(spec: EnvironmentSpec, workspace: Workspace, before: Mapping[str, s
         return ""
     after = fingerprints(workspace.work, spec.protected())
     different = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
-    return f"protected: {', '.join(different[:5])}" if different else ""
+    # Names are the model's: escapes and broken UTF-8 must not reach a terminal or a JSON encoder.
+    return f"protected: {', '.join(repr(path)[1:-1][:200] for path in different[:5])}" if different else ""

@@ -1,15 +1,17 @@
 """One shell command in a bubblewrap sandbox, or a typed error. Never the bare host, and no deny-list of commands.
 
 Covers: no network (own network namespace); no host files but /usr, read-only, and a made-up /etc; no home, no host
-environment, no host processes; own /tmp and /dev/shm, bounded and gone afterwards; only `workdir`, at /work, is
-writable and stays. No capabilities, no nested user namespaces, no controlling terminal; the user inside is 1000. Wall
-time and kept output are bounded, and when the call returns, every process that the command started is dead.
+environment, processes or keyrings; own /tmp and /dev/shm, bounded and gone afterwards; only `workdir`, at /work, is
+writable and stays; /proc is read-only. No capabilities, no nested user namespaces, no controlling terminal, no system
+call that `seccomp` refuses; the user inside is 1000. Wall time and kept output are bounded, and when the call returns,
+every process that the command started is dead.
 By the kernel, per process: address space (RLIMIT_AS), CPU time, file size, open files. Processes: RLIMIT_NPROC, set
 inside the user namespace, where Linux >= 5.14 counts for that namespace alone. Started as root, the sandbox first
 becomes an unprivileged host user, because the kernel does not count root's processes.
 By samples, ten a second: resident memory of all processes together and disk use of `workdir`; a burst overshoots.
-Does not cover: faults of kernel and hardware (no seccomp filter), timing side channels, secrets kept below /usr, load
-on the host's CPU and disk. If our own process is killed, the sandbox dies with it, but its folders stay.
+Does not cover: faults of kernel and hardware (the filter names a few calls, it is no allow-list), what one command's
+processes do to each other by signals and files, timing side channels, secrets kept below /usr, load on the host's CPU
+and disk. If our own process is killed, the sandbox dies with it, but its folders stay.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from subprocess import SubprocessError
 import msgspec
 
 from bashgym.core.errors import fail
+from bashgym.envs import seccomp
 from bashgym.envs.process import Outcome, Plan, Stop, execute
 
 UID = 1000
@@ -58,7 +61,6 @@ _TOP = ("bin", "sbin", "lib", "lib64", "lib32")
 # The command arrives as an argument and is never part of this text. The limits are set here, inside the user namespace.
 _LAUNCHER = """\
 umask 022
-echo 1000 > /proc/self/oom_score_adj
 ulimit -c 0 -u "$1" -v "$2" -t "$3" -f "$4" -n "$5" || exit 125
 exec bash --noprofile --norc -c "$6"
 """
@@ -91,6 +93,8 @@ class Limits(msgspec.Struct, frozen=True):
     """Kept of stdout and of stderr, each; more is read and dropped, up to `flood_bytes`."""
     flood_bytes: int = 32 * _MIB
     """A command that prints more than this is ended."""
+    tracing: bool = True
+    """Whether one process may trace another. Not beside a verifier."""
 
 
 class SandboxResult(msgspec.Struct, frozen=True):
@@ -158,7 +162,7 @@ def run_command(
     check_command(command)
     plan = Plan(
         argv=[
-            _bwrap(),
+            *_bwrap(),
             *_mounts(workdir, readonly, scratch, limits),
             "--",
             "bash",
@@ -170,6 +174,7 @@ def run_command(
         ],
         env={**ENVIRONMENT, **(env or {})},
         data=_ETC,
+        refuse=seccomp.program(limits.tracing),
         user=host_user(),
         stdin=stdin,
         wall_s=limits.wall_s,
@@ -211,11 +216,18 @@ def _result(outcome: Outcome) -> SandboxResult:
     )
 
 
-def _bwrap() -> str:
+@cache
+def _first_for_oom() -> tuple[str, ...]:
+    """Makes the kernel end the sandbox before anything else when memory is short; set outside, where /proc is writable."""
+    choom = shutil.which("choom")
+    return (choom, "-n", "1000", "--") if choom else ()
+
+
+def _bwrap() -> tuple[str, ...]:
     path = shutil.which("bwrap")
     if path is None:
         raise fail("sandbox_unavailable", f"{Fault.MISSING} (no bwrap on PATH)", _HINT)
-    return path
+    return (*_first_for_oom(), path)
 
 
 def _ulimits(limits: Limits) -> list[str]:
@@ -258,4 +270,4 @@ def _fixed_mounts() -> tuple[str, ...]:
     args += ["--symlink", WORK, APP, "--perms", "0755", "--dir", "/etc"]
     for path in _HOST_ETC:
         args += ["--ro-bind-try", path, path]
-    return (*args, "--proc", "/proc", "--dev", "/dev")
+    return (*args, "--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev")

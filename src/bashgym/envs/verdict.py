@@ -1,20 +1,25 @@
 """The verifier's run and what its exit status and output mean.
 
 It runs in a sandbox of its own after the model's last process is dead: clean environment, cwd /work, withheld and
-protected files read-only at /verifier. Its stdout counts only as one whole JSON object: printing a second never helps.
+protected files read-only at /verifier, and those that lie in /work read-only there too. Its stdout counts only as one
+whole JSON object: printing a second never helps, nor does pushing it out of what is kept.
+Does not cover: a verifier that runs the model's program beside itself is open to its signals and to what it writes into
+/tmp; `Verifier.probe` runs such a program before.
 """
 
 from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bashgym.envs.sandbox import Limits, SandboxResult
+from bashgym.envs.sandbox import WORK, Limits, SandboxResult
 from bashgym.envs.spec import Verifier
 from bashgym.envs.workspace import Workspace, write_files
 
@@ -32,6 +37,8 @@ HARBOR = "harbor"
 """`verifier.kind`: its tests/ also stand at /tests, and it may write below /logs."""
 _PACKAGES_MEMORY = 4 << 30
 """Address space; numerical libraries reserve far more than they use."""
+MAX_FROZEN = 1000
+"""Read-only mounts below /work, which bubblewrap's command line bounds. Beyond them the fingerprints alone guard."""
 _BROKEN = (126, 127)
 """bash: not executable, not found. The verifier itself is at fault."""
 
@@ -70,16 +77,21 @@ class _Printed(msgspec.Struct, forbid_unknown_fields=True):
     total_reward: float | None = None
 
 
-def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) -> Verdict:
-    """Probes, mounts the verifier and reads its verdict. The caller has put the files in `workspace.aside`."""
-    limits = msgspec.structs.replace(limits, wall_s=verifier.timeout_sec, cpu_s=math.ceil(verifier.timeout_sec))
+def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits, *, frozen: Sequence[str] = ()) -> Verdict:
+    """Probes, mounts the verifier and reads its verdict. The caller has put the files in `workspace.aside`.
+
+    `frozen` names real files and folders of the workspace, none reached through a link: nothing may write to them now.
+    """
+    wall_s = verifier.timeout_sec
+    limits = msgspec.structs.replace(limits, wall_s=wall_s, cpu_s=math.ceil(wall_s), tracing=False)
+    still = [(workspace.work / path, f"{WORK}/{path}") for path in frozen[:MAX_FROZEN]]
     if verifier.probe:
-        probe = workspace.run(verifier.probe, workdir=workspace.work, limits=limits)
+        probe = workspace.run(verifier.probe, workdir=workspace.work, limits=limits, readonly=still)
         if probe.timed_out:
             return Verdict(VerifierStatus.TIMEOUT, detail="the probe ran out of time")
         found = {"probe.out": probe.stdout, "probe.err": probe.stderr, "probe.code": f"{probe.exit_code}\n"}
         write_files(workspace.aside, found)
-    stage = _stage(verifier, workspace, limits)
+    stage = _stage(verifier, workspace, limits, still)
     result = workspace.run(_command(verifier), workdir=workspace.work, **stage)
     if result.timed_out:
         return Verdict(VerifierStatus.TIMEOUT, detail="the verifier ran out of time")
@@ -88,14 +100,20 @@ def judge_workspace(verifier: Verifier, workspace: Workspace, limits: Limits) ->
             VerifierStatus.REWARD_ERROR, detail=f"the verifier ended with {result.exit_code}: {result.stderr[:200]}"
         )
     if verifier.reward_components:
+        # Longer in UTF-8 than what was kept only if it is no JSON anyway.
+        if result.output_truncated and len(result.stdout.encode()) >= limits.output_bytes:
+            reason = "the verifier printed more than is kept: what was cut off may be its verdict"
+            return Verdict(VerifierStatus.REWARD_ERROR, detail=reason)
         return _weighed(verifier, result)
     passed = result.exit_code == 0
     return Verdict(VerifierStatus.PASSED if passed else VerifierStatus.FAILED, float(passed), {}, result.stderr[:200])
 
 
-def _stage(verifier: Verifier, workspace: Workspace, limits: Limits) -> dict[str, Any]:
+def _stage(
+    verifier: Verifier, workspace: Workspace, limits: Limits, still: Sequence[tuple[Path, str]]
+) -> dict[str, Any]:
     """Limits, mounts and variables of the verifier's run. Two kinds of foreign tasks need more than their own files."""
-    mounts, env = [(workspace.aside, MOUNT)], dict(ENVIRONMENT)
+    mounts, env = [*still, (workspace.aside, MOUNT)], dict(ENVIRONMENT)
     if verifier.kind == PACKAGES:
         from bashgym.envs.rewards.interpreter import all_packages, interpreter
 

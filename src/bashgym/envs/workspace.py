@@ -19,8 +19,19 @@ from pathlib import Path
 from bashgym.core.errors import fail
 from bashgym.envs.sandbox import SandboxResult, host_user, run_command
 
-HOOKS = frozenset({"conftest.py", "sitecustomize.py", "usercustomize.py", "pytest.ini"})
+HOOKS = frozenset(
+    {
+        *("conftest.py", "sitecustomize.py", "usercustomize.py"),
+        *("pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml"),
+    }
+)
 """Files that change how a verifier written in Python runs merely by being there. New ones count as tampering."""
+MAYBE_HOOKS = frozenset({"pyproject.toml", "setup.cfg", "tox.ini"})
+"""Hooks if they speak of pytest, which takes options from them."""
+MAX_CONFIG_BYTES = 1 << 20
+"""A longer one counts as a hook unread."""
+KEPT = ("file ", "folder ")
+"""How the fingerprint of something begins that is really there, and not a link."""
 MAX_HOOK_ENTRIES = 100_000
 _HOMES = ("/work", "/app", "/usr", "/bin", "/sbin", "/lib", "/lib64", "/etc", "/tmp", "/dev/null")  # noqa: S108 - of the sandbox
 """Where a link may lead: nothing of a verifier ever stands there."""
@@ -49,6 +60,9 @@ def temporary_workspace(files: Mapping[str, str], root: Path | None = None) -> I
             folder.mkdir(mode=0o755)
         if user is not None:
             os.chown(base, user, user)
+            if root and not all(parent.stat().st_mode & stat.S_IXOTH for parent in base.parents):
+                hint = "Commands run under another user: give a folder that others may enter (chmod o+x)."
+                raise fail("directory_unwritable", f"the sandbox's user cannot reach {root}", hint, ["workspace_root"])
         write_files(workspace.work, files, user)
         yield workspace
     finally:
@@ -128,7 +142,25 @@ def fingerprints(folder: Path, paths: Iterable[str]) -> dict[str, str]:
     """`fingerprint` of each path, and of what changes a verifier merely by being there, anywhere below `folder`: hook files,
     and links that lead to where verifiers stand. More entries than can be looked through are a state of their own."""
     found, whole = _risky(folder)
-    return {path: fingerprint(folder, path) for path in (*paths, *found)} | ({} if whole else {"": "too many files"})
+    asked = [*paths, *found]
+    asked += [other for path in asked for other in _shadows(folder, path)]
+    return {path: fingerprint(folder, path) for path in asked} | ({} if whole else {"": "too many files"})
+
+
+def _shadows(folder: Path, path: str) -> list[str]:
+    """What would be taken instead of a file: by make, another name; by Python's import, a package, a library or bytecode."""
+    at, name = os.path.split(path)
+    if name in ("Makefile", "makefile"):
+        return [os.path.join(at, other) for other in ("GNUmakefile", "makefile") if other != name]
+    stem, suffix = os.path.splitext(name)
+    if suffix != ".py":
+        return []
+    found = [stem]
+    for place, ending in ((at, ".so"), (os.path.join(at, "__pycache__"), ".pyc")):
+        if (folder / place).resolve() == folder.resolve() / place and (folder / place).is_dir():
+            names = [n for n in os.listdir(folder / place) if n.startswith(f"{stem}.") and n.endswith(ending)]
+            found += [os.path.relpath(os.path.join(place, name), at or ".") for name in names]
+    return [os.path.join(at, other) for other in found]
 
 
 def _risky(folder: Path) -> tuple[list[str], bool]:
@@ -138,14 +170,21 @@ def _risky(folder: Path) -> tuple[list[str], bool]:
             with os.scandir(pending.pop()) as listing:
                 for entry in listing:
                     entries += 1
-                    link = entry.is_symlink()
-                    if entry.name in HOOKS or entry.name.endswith(".pth") or (link and _escapes(entry.path, folder)):
+                    if _hook(entry) or (entry.is_symlink() and _escapes(entry.path, folder)):
                         found.append(os.path.relpath(entry.path, folder))
                     if entry.is_dir(follow_symlinks=False):
                         pending.append(Path(entry.path))
         except OSError:
             continue
     return found, not pending
+
+
+def _hook(entry: os.DirEntry[str]) -> bool:
+    if entry.name in MAYBE_HOOKS and entry.is_file(follow_symlinks=False):
+        with open(os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as handle:
+            text = handle.read(MAX_CONFIG_BYTES + 1)
+        return b"pytest" in text or len(text) > MAX_CONFIG_BYTES
+    return entry.name in HOOKS or (entry.name in MAYBE_HOOKS and entry.is_symlink()) or entry.name.endswith(".pth")
 
 
 def _escapes(path: str, folder: Path) -> bool:

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import msgspec
 
+from bashgym.core.canonical import digest_file
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import atomic_write_bytes, atomic_write_json, writable_dir
 from bashgym.core.settings import Settings
@@ -76,6 +77,7 @@ def smoke_plan(body: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
     report = {
         "schema_version": SCHEMA,
         "replay_path": request.replay_path,
+        "replay_sha256": digest_file(Path(request.replay_path)) if records else None,
         "output_dir": str(folder),
         "base_model": request.base_model,
         "contract_ready": contract,

@@ -18,7 +18,7 @@ from typing import Any
 from bashgym.core.canonical import canonical_json, digest_file, digest_json
 from bashgym.core.clock import utc_now
 from bashgym.core.errors import BashGymError, fail
-from bashgym.core.files import atomic_write_json, read_object
+from bashgym.core.files import atomic_write_bytes, read_object
 from bashgym.core.ids import check_identifier
 from bashgym.evidence import runcard, signing
 
@@ -29,6 +29,8 @@ CARD = "run_card.json"
 MAX_BYTES = 64 << 30
 _LEFT_OUT = ("checkpoint-", "merged", "gguf", "training.log", "supervisor.log", "control.json", ".lock")
 """Of a run directory: what no check of a card reads."""
+_UNCHECKED = ("not_recomputed", "heldout_overlap_unchecked", "run_unbound")
+"""Findings that say what a verification had to take as stated."""
 
 
 def bundle(run_dir: Path, output: Path) -> dict[str, Any]:
@@ -58,7 +60,8 @@ def bundle(run_dir: Path, output: Path) -> dict[str, Any]:
             "card_digest": card.get("card_digest"),
             "files": files,
         }
-        atomic_write_json(folder / MANIFEST, manifest)
+        manifest["manifest_digest"] = digest_json(manifest)
+        atomic_write_bytes(folder / MANIFEST, canonical_json(manifest))
         size = sum(entry["size_bytes"] for entry in files.values())
         if output.suffix == ".tar":
             with tarfile.open(Path(made) / "bundle.tar", "w") as tar:
@@ -66,7 +69,12 @@ def bundle(run_dir: Path, output: Path) -> dict[str, Any]:
             os.replace(Path(made) / "bundle.tar", output)
         else:
             os.replace(folder, output)
-    return {"path": str(output), "n_files": len(files), "size_bytes": size, "manifest_digest": digest_json(manifest)}
+    return {
+        "path": str(output),
+        "n_files": len(files),
+        "size_bytes": size,
+        "manifest_digest": manifest["manifest_digest"],
+    }
 
 
 def _inside(run_dir: Path, path: str) -> bool:
@@ -95,12 +103,15 @@ def verify(path: Path, *, public_key: Path | None = None, promotion: bool | None
     `promotion` None judges as the card's own decision does. With a `public_key` the signature must hold: `signature_invalid`.
     """
     with _opened(path) as folder:
-        problems, sealed = _seal(folder) if (folder / MANIFEST).is_file() else ([], False)
-        signed_by = signing.check(folder / MANIFEST, folder / SIGNATURE, public_key) if public_key else None
+        sealed = (folder / MANIFEST).is_file()
+        if not sealed and path.is_file() and path.suffix != ".json":
+            raise fail("file_unreadable", f"{path} has no {MANIFEST}: it is no bundle", fields=["path"])
+        problems = _seal(folder) if sealed else []
+        signed_by, unchecked = _signature(folder, public_key, problems)
         card = path if path.is_file() and path.suffix == ".json" else folder / CARD
         judged = runcard.validate(card, promotion=bool(promotion), models_dir=folder.parent)
     failures = [f for f in judged["findings"] if f["level"] == "fail"]
-    again = [f["message"] for f in judged["findings"] if f["code"] in ("heldout_overlap_unchecked", "run_unbound")]
+    again = [f["message"] for f in judged["findings"] if f["code"] in _UNCHECKED]
     return {
         "schema_version": VERIFICATION,
         "ok": not problems and not failures,
@@ -110,31 +121,50 @@ def verify(path: Path, *, public_key: Path | None = None, promotion: bool | None
         "signed_by": signed_by,
         "problems": problems,
         "findings": judged["findings"],
+        "artifact_status": judged["artifact_status"],
         "base_model": judged["base_model"],
         "decision": judged["decision"],
         "claim_tier": judged["claim_tier"],
-        "not_recomputed": again,
+        "not_recomputed": [*unchecked, *again],
         "promotion_explanation": judged["promotion_explanation"],
     }
 
 
-def _seal(folder: Path) -> tuple[list[dict[str, str]], bool]:
-    """What differs from MANIFEST.json, by file."""
-    manifest = read_object(folder / MANIFEST)
+def _seal(folder: Path) -> list[dict[str, str]]:
+    """What differs from MANIFEST.json, by file; the manifest itself is sealed by its own digest, to the byte."""
+    manifest: dict[str, Any] = read_object(folder / MANIFEST)
     listed = manifest.get("files")
     if manifest.get("schema_version") != SCHEMA or not isinstance(listed, dict):
         raise fail("file_unreadable", f"{folder / MANIFEST} is no manifest of a bundle", fields=["path"])
     there = _digests(folder)
     problems = [{"file": name, "problem": "not in the manifest"} for name in sorted(there.keys() - listed.keys())]
     problems += [{"file": name, "problem": "missing"} for name in sorted(listed.keys() - there.keys())]
-    changed = (
-        n for n in sorted(there.keys() & listed.keys()) if not isinstance(listed[n], dict) or there[n] != listed[n]
-    )
+    changed = (name for name in sorted(there.keys() & listed.keys()) if there[name] != listed[name])
     problems += [{"file": name, "problem": "changed"} for name in changed]
+    body = {name: value for name, value in manifest.items() if name != "manifest_digest"}
+    whole = (folder / MANIFEST).read_bytes() == canonical_json(manifest)
+    if not whole or manifest.get("manifest_digest") != digest_json(body):
+        problems.append({"file": MANIFEST, "problem": "changed"})
     card = read_object(folder / CARD) if CARD in there else {}
     if card and (manifest.get("run_id"), manifest.get("card_digest")) != (card.get("run_id"), card.get("card_digest")):
         problems.append({"file": MANIFEST, "problem": "names another card"})
-    return problems, True
+    return problems
+
+
+def _signature(folder: Path, public_key: Path | None, problems: list[dict[str, str]]) -> tuple[str | None, list[str]]:
+    """(id of the vouched key that signed, what could not be checked). Without a key a signature must still fit its content."""
+    if public_key:
+        return signing.check(folder / MANIFEST, folder / SIGNATURE, public_key), []
+    if not (folder / SIGNATURE).is_file():
+        return None, []
+    try:
+        stated = signing.check(folder / MANIFEST, folder / SIGNATURE)
+    except BashGymError as error:
+        if error.code == "missing_extra":
+            return None, [f"the signature: {error.message}"]
+        problems.append({"file": SIGNATURE, "problem": error.message})
+        return None, []
+    return None, [f"whose key {stated} is that signed it: give --public-key"]
 
 
 @contextmanager
@@ -179,9 +209,9 @@ def sign(path: Path, key: Path) -> dict[str, Any]:
     """Signs the manifest of a bundle folder; {path, public_key, key_id}. A bundle that does not verify is refused."""
     if not (path / MANIFEST).is_file():
         raise fail("file_missing", f"{path} has no {MANIFEST}", "`bashgym evidence bundle` makes one.", ["path"])
-    problems, _ = _seal(path)
+    problems = _seal(path)
     if problems:
         raise fail("signature_invalid", f"{problems[0]['file']} is {problems[0]['problem']}: it is not what was sealed")
     made = signing.sign(canonical_json(read_object(path / MANIFEST)), key)
-    atomic_write_json(path / SIGNATURE, made)
+    atomic_write_bytes(path / SIGNATURE, canonical_json(made))
     return {"path": str(path / SIGNATURE), "public_key": made["public_key"], "key_id": made["key_id"]}

@@ -9,7 +9,7 @@ from bashgym.evidence.card import PATH_FIELDS
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Finding, Gate, Level
 
-_NEXT: dict[Gate, str] = {
+NEXT: dict[Gate, str] = {
     Gate.CARD: "Fill the named fields: create the card again with `bashgym training runcard create`.",
     Gate.RUN: "Create the card for a completed run whose directory is here and untouched.",
     Gate.EVIDENCE: "Restore the named files, or attach the right ones with `bashgym training runcard attach-evidence`.",
@@ -36,7 +36,7 @@ def promotion_explanation(findings: list[Finding], promotion: bool) -> dict[str,
                     "blocker_count": len(own),
                     "codes": sorted({finding.code for finding in own}),
                     "summary": own[0].message + (f" (and {len(own) - 1} more)" if len(own) > 1 else ""),
-                    "next_action": _NEXT[gate],
+                    "next_action": NEXT[gate],
                 }
             )
     what = "promotion" if promotion else "this card"

@@ -14,7 +14,8 @@ from typing import Any
 
 from bashgym.core.canonical import digest_file
 from bashgym.core.errors import fail
-from bashgym.core.files import read_object
+from bashgym.core.files import atomic_write_bytes, read_object
+from bashgym.core.ids import check_identifier
 from bashgym.evidence.binding import artifact_digests, read_or_empty
 from bashgym.evidence.overlap import questions, training_file
 from bashgym.evidence.scores import Scores, paired, read_scores
@@ -71,6 +72,25 @@ def score_path(entry: dict[str, Any], folder: Path) -> Path | None:
         return None
     beside = folder / Path(name).name
     return beside if beside.is_file() else folder / name
+
+
+def bring(path: Path, folder: Path, home: str) -> Path:
+    """Copies a report, and the files that it names with their digest, to `folder`/evals/`home`, unless it lies below `folder`.
+
+    Returns the report's new place. A file is copied only if it has the digest that the report states: a report cannot
+    make us pick up anything else.
+    """
+    if path.resolve().is_relative_to(folder.resolve()):
+        return path
+    report, place = read_or_empty(path), folder / "evals" / check_identifier(home, "eval_id")
+    place.mkdir(parents=True, exist_ok=True)
+    scores = part(report, "scores")
+    for entry in (report, scores, part(scores, "candidate"), part(scores, "baseline")):
+        source = score_path(entry, path.parent)
+        if source is not None and source.is_file() and digest_file(source) == entry.get("sha256"):
+            atomic_write_bytes(place / source.name, source.read_bytes())
+    atomic_write_bytes(place / path.name, path.read_bytes())
+    return place / path.name
 
 
 def _check_identity(report: dict[str, Any], run_dir: Path, against: str, problems: list[tuple[str, str]]) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bashgym.evidence.card import PATH_FIELDS
+from bashgym.evidence.explain import NEXT
+from bashgym.evidence.findings import Gate
 from bashgym.methods.spec import EvidenceKind
 
 SCHEMA = "bashgym.evidence_explanation.v1"
@@ -13,22 +16,46 @@ _CLAIMS = {
     "narrow_routing": "the model is better on the task family that was measured",
     "broad_public_claim": "the model is better in general, public benchmarks included",
 }
-_MENDS = {
-    EvidenceKind.METRICS: "bashgym training runcard attach-evidence CARD --metrics data/models/{run}/metrics.jsonl",
-    EvidenceKind.RELEASE_EVIDENCE: "bashgym eval run --model {run} --baseline {base}; "
-    "bashgym evidence release --run {run} --eval-report FILE",
-    EvidenceKind.CANARIES: "bashgym eval canaries --run {run}; attach-evidence CARD --evidence canaries=FILE",
-    EvidenceKind.HOLDOUT_GATE: "bashgym eval holdout-gate --data-file REQUEST (model_id {run})",
-    EvidenceKind.ENVIRONMENT_PASSK: "bashgym eval run --suite terminal --model {run} --baseline {base}",
-    EvidenceKind.HELDOUT_BEHAVIOUR: "bashgym eval run --model {run} --baseline {base}",
-    EvidenceKind.HELDOUT_PREFERENCE: "bashgym eval heldout --model-id {run} ..., then attach it",
-    EvidenceKind.HELDOUT_RECOVERY: "bashgym eval heldout --model-id {run} ..., then attach it",
-    EvidenceKind.PASSK_BEFORE_AFTER: "bashgym eval holdout-comparison --data-file REQUEST (model_id {run})",
-    EvidenceKind.SAFETY_COMPARISON: "bashgym eval holdout-comparison --data-file REQUEST (model_id {run})",
-    EvidenceKind.REPLAY_ENRICHMENT: "bashgym eval replay-score --replay REPLAY --model {run} --output ENRICHED",
+_PAIRED = "bashgym eval run --model {run} --baseline {base}"
+_HELDOUT = "bashgym eval heldout --data-file REQUEST"
+_COMPARED = "bashgym eval holdout-comparison --data-file REQUEST"
+_RETRIEVAL = "write a bashgym.retrieval_report.v1 (see the docstring of bashgym.evidence.retrieval)"
+_CASCADE = "give every stage a card that holds: bashgym training runcard validate STAGE_CARD --promotion"
+MAKERS: dict[str, str] = {
+    EvidenceKind.METRICS: "",
+    EvidenceKind.RELEASE_EVIDENCE: f"{_PAIRED}; bashgym evidence release --run {{run}} --eval-report REPORT",
+    EvidenceKind.HELDOUT_BEHAVIOUR: _PAIRED,
+    EvidenceKind.NO_REGRESSION: _PAIRED,
+    EvidenceKind.FORMAT_VALIDITY: _PAIRED,
+    EvidenceKind.CANARIES: "bashgym eval canaries --run {run}",
+    EvidenceKind.HOLDOUT_GATE: "bashgym eval holdout-gate --data-file REQUEST --json",
+    EvidenceKind.ENVIRONMENT_PASSK: _COMPARED,
+    EvidenceKind.PASSK_BEFORE_AFTER: _COMPARED,
+    EvidenceKind.CORRELATED_PASSK: _COMPARED,
+    EvidenceKind.SAFETY_COMPARISON: _COMPARED,
+    EvidenceKind.SELECTED_VS_RANDOM: _COMPARED,
+    EvidenceKind.HELDOUT_PREFERENCE: _HELDOUT,
+    EvidenceKind.HELDOUT_RECOVERY: _HELDOUT,
+    EvidenceKind.BASE_AND_TEACHER_COMPARISON: "bashgym eval run --model {run} --baseline TEACHER",
+    EvidenceKind.PREFERENCE_PAIRS: "bashgym training dpo-pairs validate PAIRS --strict",
+    EvidenceKind.SESSION_RECORDS: "bashgym training session-records validate RECORDS",
+    EvidenceKind.MASKED_TOKEN_METRICS: "",
+    EvidenceKind.ZERO_STD_DIAGNOSTICS: "train again with a version that reports reward_std and frac_reward_zero_std",
+    EvidenceKind.REPLAY: "bashgym replay summarize REPLAY",
+    EvidenceKind.REPLAY_ENRICHMENT: "bashgym eval replay-score --replay REPLAY --model {base} --output ENRICHED",
     EvidenceKind.SMOKE_BUNDLE: "bashgym training smoke-bundle --replay REPLAY --output-dir DIR --base-model {base}",
-    EvidenceKind.REWARD_EVAL: "bashgym training reward-eval evaluate PREDICTIONS --split eval --output FILE",
+    EvidenceKind.WORLD_MODEL_QUALITY: "",
+    EvidenceKind.REWARD_EXAMPLES: "bashgym training reward-examples validate EXAMPLES --strict",
+    EvidenceKind.REWARD_EVAL: "bashgym training reward-eval evaluate PREDICTIONS --run-id {run} --output REPORT",
+    EvidenceKind.STAGE_RUN_CARDS: _CASCADE,
+    EvidenceKind.STAGE_GATES: _CASCADE,
+    EvidenceKind.FROZEN_SPLIT: _RETRIEVAL,
+    EvidenceKind.RETRIEVAL_METRICS: _RETRIEVAL,
+    EvidenceKind.HARD_SLICES: _RETRIEVAL,
+    EvidenceKind.LATENCY_FOOTPRINT: _RETRIEVAL,
+    EvidenceKind.CONTAMINATION_CONTROL: _RETRIEVAL,
 }
+"""Kind -> what makes its document; every kind of the registry has one."""
 
 
 def explain(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -44,12 +71,15 @@ def explain(found: Mapping[str, Any]) -> dict[str, Any]:
         f"Run {found['run_id']}: the card says {found['decision']!r} at tier {found['claim_tier']}: {claim}.",
         "As a promotion it holds." if found["ok"] else f"As a promotion it does not hold: {len(gaps)} gaps.",
     ]
+    behind = [f"{kind} ({one['path']})" for kind, one in found["artifact_status"].items() if one["accepted"]]
+    lines.append(f"Behind it stands: {', '.join(behind) or 'nothing that holds'}.")
     for gap in gaps:
         lines.append(f"- {gap['message']} [{gap['code']}]")
         if gap["mend"]:
             lines.append(f"    mend: {gap['mend']}")
     lines += [f"Not recomputed: {line}" for line in found["not_recomputed"]]
-    lines += [f"Note: {f['message']}" for f in found["findings"] if f["level"] == "warn"]
+    notes = [f["message"] for f in found["findings"] if f["level"] == "warn"]
+    lines += [f"Note: {note}" for note in notes if note not in found["not_recomputed"]]
     return {
         "schema_version": SCHEMA,
         "ok": found["ok"],
@@ -60,11 +90,19 @@ def explain(found: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def mend(kind: str, run_id: str, base: str) -> str:
+    """The commands that make the evidence of a kind and bind it to the card."""
+    field = PATH_FIELDS.get(kind, "")
+    option = f"--{field.removesuffix('_path').replace('_', '-')} FILE" if field else f"--evidence {kind}=FILE"
+    made = MAKERS[kind].replace("{run}", run_id).replace("{base}", base or "BASE")
+    return "; ".join(filter(None, (made, f"bashgym training runcard attach-evidence CARD {option}")))
+
+
 def _mend(finding: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """A command for a missing kind of evidence; else what the finding itself advises."""
-    for kind, command in _MENDS.items():
-        if finding["code"] in (f"missing_{kind}", f"{kind}_not_ok", f"missing_{kind}_path"):
-            return command.replace("{run}", str(found["run_id"])).replace(
-                "{base}", str(found.get("base_model") or "BASE")
-            )
-    return ""
+    """The mend of a kind that is missing or does not hold; else what the gate of the finding advises."""
+    code = str(finding["code"])
+    for kind in MAKERS:
+        field = PATH_FIELDS.get(kind)
+        if code in (f"missing_{kind}", f"{kind}_not_ok", f"missing_{field}", f"missing_{field}_file"):
+            return mend(kind, str(found["run_id"]), str(found.get("base_model") or ""))
+    return NEXT[Gate(finding["gate"])]

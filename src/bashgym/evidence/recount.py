@@ -41,6 +41,14 @@ def unwrapped(document: dict[str, Any]) -> dict[str, Any]:
     return {**inner, "model_id": inner.get("model_id") or document.get("model_id")}
 
 
+def is_about(document: Document, run_id: str, artifacts: Mapping[str, str]) -> bool:
+    """Whether all that a document says of its model is this run: `run_id`, `model_id`, the digest of its candidate."""
+    candidate = document.get("candidate")
+    digest = candidate.get("digest") if isinstance(candidate, dict) else None
+    named = [name for name in (document.get("run_id"), document.get("model_id"), digest) if name]
+    return bool(named) and all(name in (run_id, *artifacts.values()) for name in named)
+
+
 def holdout(document: Document) -> str:
     """`bashgym.environment_holdout.v1`: pass@1 and its interval from the counts, the halves from their hashes."""
     report, split, gate = (part(document, name) for name in ("report", "split", "gate"))
@@ -127,11 +135,10 @@ def control(document: Document) -> str:
         from scipy.special import bdtrc
 
         tail = max(tail, float(bdtrc(k - 1, n, p)) if k else 1.0)
-    rate = number(seen.get("pass_at_1")) or 0.0
     return _first(
         _ships(gate),
         (not tail < ALPHA, f"p = {tail:.3g}: chance alone explains it"),
-        (not rate > p, "no lift over the control"),
+        (not k > n * p, "no lift over the control"),
     )
 
 

@@ -6,17 +6,18 @@ with the run's own saved model by digest, and the held-out items are looked for 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from bashgym.core.canonical import digest_file
 from bashgym.core.clock import utc_now
 from bashgym.core.errors import fail
-from bashgym.core.files import atomic_write_bytes, atomic_write_json
-from bashgym.core.ids import check_identifier
+from bashgym.core.files import atomic_write_json
+from bashgym.evidence import sections
 from bashgym.evidence.binding import read_or_empty
 from bashgym.evidence.bundle import stored
-from bashgym.evidence.inspection import Inspection, inspect, part, score_path
+from bashgym.evidence.inspection import Inspection, bring, inspect, part, score_path
 
 SCHEMA = "bashgym.release_evidence.v1"
 GATE_SCHEMA = "bashgym.release_gate.v1"
@@ -32,18 +33,30 @@ FLOORS: dict[str, float] = {
 
 
 def build_release_evidence(
-    eval_report_path: Path, *, run_dir: Path, min_effect: float = 0.0, output: Path | None = None
+    eval_report_path: Path,
+    *,
+    run_dir: Path,
+    min_effect: float = 0.0,
+    output: Path | None = None,
+    beside: Mapping[str, Path] | None = None,
+    min_scores: Mapping[str, float] | None = None,
+    required: Collection[str] = (),
 ) -> dict[str, Any]:
-    """The release evidence of a run from one eval report.
+    """The release evidence of a run from one eval report and what stands `beside` it (see `sections`).
 
     Written to `output` when given; report and scores are then copied below its folder (`evals/<eval_id>/`), so that the
     run directory carries all its evidence.
-    Effects are differences of pass rates in [-1, 1]; `min_effect` is the smallest that ships. Raises
+    Effects are differences of pass rates in [-1, 1]; `min_effect` is the smallest that ships. `min_scores` are the least
+    scores of external benchmarks, `required` the parts of the gate that must not be absent. Raises
     `digest_mismatch` when a score file changed or the report is about another model, `eval_incomplete` when items are
     doubled or unreadable.
     """
     if not 0 <= min_effect <= 1:
         raise fail("invalid_field", f"min_effect must lie in [0, 1], got {min_effect}", fields=["min_effect"])
+    if unknown := sorted(set(required) - set(sections.PARTS)):
+        raise fail(
+            "invalid_field", f"no part is called {unknown[0]!r}", f"Known: {', '.join(sections.PARTS)}.", ["required"]
+        )
     found = inspect(eval_report_path, run_dir)
     if found.problems:
         code, message = found.problems[0]
@@ -52,28 +65,47 @@ def build_release_evidence(
             f"{eval_report_path}: {message}",
             hint="Evaluate this run's final model again: `bashgym eval run --model <run_id> --baseline <base-model>`.",
         )
-    report_path = _collect(eval_report_path, found.report, output.parent) if output else eval_report_path
-    base = (output or eval_report_path).parent
-    document = _document(found, report_path, run_dir, {**FLOORS, "min_effect": min_effect}, base)
+    run_id = str(read_or_empty(run_dir / "manifest.json").get("run_id") or run_dir.name)
+    files, least = dict(beside or {}), dict(min_scores or {})
+    judged = sections.judge(files, run_dir, run_id, least)
+    report_path = eval_report_path
+    if output is not None:
+        report_path = bring(eval_report_path, output.parent, str(found.report.get("eval_id")))
+        files = {name: bring(path, output.parent, name) for name, path in files.items()}
+    files = {"eval_report": report_path, **_scores(found.report, report_path), **files}
+    limits = {**FLOORS, "min_effect": min_effect}
+    verdict = gate(found.report, found.observed, limits, judged=judged, required=required, min_scores=least)
+    document = _document(found, verdict, run_id, files, (output or eval_report_path).parent)
     if output is not None:
         atomic_write_json(output, document)
     return document
 
 
-def gate(report: dict[str, Any], observed: dict[str, float | None], thresholds: dict[str, float]) -> dict[str, Any]:
+def gate(
+    report: dict[str, Any],
+    observed: dict[str, float | None],
+    thresholds: dict[str, float],
+    *,
+    judged: Mapping[str, Mapping[str, Any]] | None = None,
+    required: Collection[str] = (),
+    min_scores: Mapping[str, float] | None = None,
+) -> dict[str, Any]:
     """`bashgym.release_gate.v1`. Pure: the same inputs give the same verdict.
 
-    `trace_ship` is the paired held-out comparison, `environment_ship` the same on a suite that executes its verifiers
-    (null elsewhere), `external_benchmark_ship` is null until benchmarks are attached.
+    `trace_ship` is the paired held-out comparison, `environment_ship` the same on a suite that executes its verifiers, with
+    the sections that were `judged`. A part is null where nothing speaks for it and nothing asks for it.
     """
-    reasons = _reasons(report, observed, thresholds)
-    ship = not reasons
+    trace = _reasons(report, observed, thresholds)
+    asked = sorted({*required, *(["external_benchmark"] if min_scores else [])})
+    parts, others = sections.ships(judged or {}, asked, not trace, is_executed(part(report, "suite")))
+    reasons = [*trace, *others]
     return {
         "schema_version": GATE_SCHEMA,
-        "ship": ship,
-        "trace_ship": ship,
-        "environment_ship": ship if is_executed(part(report, "suite")) else None,
-        "external_benchmark_ship": None,
+        "ship": not reasons,
+        **{f"{name}_ship": verdict for name, verdict in parts.items()},
+        "sections": {name: dict(one) for name, one in (judged or {}).items()},
+        "required": asked,
+        "min_scores": dict(min_scores or {}),
         "reasons": reasons,
         "thresholds": thresholds,
         "observed": observed,
@@ -118,32 +150,18 @@ def _reasons(report: dict[str, Any], observed: dict[str, float | None], limits: 
     return [reason for failed, reason in checks if failed]
 
 
-def _collect(report_path: Path, report: dict[str, Any], folder: Path) -> Path:
-    """Copies a report and its score files below `folder`, unless they lie there; returns the report's new place."""
-    if report_path.resolve().is_relative_to(folder.resolve()):
-        return report_path
-    home = folder / "evals" / check_identifier(report.get("eval_id"), "eval_id")
-    home.mkdir(parents=True, exist_ok=True)
-    for side in ("candidate", "baseline"):
-        path = score_path(part(part(report, "scores"), side), report_path.parent)
-        if path is not None:
-            atomic_write_bytes(home / path.name, path.read_bytes())
-    atomic_write_bytes(home / report_path.name, report_path.read_bytes())
-    return home / report_path.name
+def _scores(report: dict[str, Any], report_path: Path) -> dict[str, Path]:
+    """`scores_<side>` -> score file."""
+    paths = {s: score_path(part(part(report, "scores"), s), report_path.parent) for s in ("candidate", "baseline")}
+    return {f"scores_{side}": path for side, path in paths.items() if path is not None}
 
 
 def _document(
-    found: Inspection, report_path: Path, run_dir: Path, thresholds: dict[str, float], base: Path
+    found: Inspection, verdict: dict[str, Any], run_id: str, files: Mapping[str, Path], base: Path
 ) -> dict[str, Any]:
-    verdict = gate(found.report, found.observed, thresholds)
-    files = [("eval_report", report_path)]
-    for side in ("candidate", "baseline"):
-        path = score_path(part(part(found.report, "scores"), side), report_path.parent)
-        files += [(f"scores_{side}", path)] if path else []
-    run_id = read_or_empty(run_dir / "manifest.json").get("run_id") or run_dir.name
     entries = [
         {"kind": kind, "path": stored(path, base), "sha256": digest_file(path), "run_id": run_id}
-        for kind, path in files
+        for kind, path in files.items()
     ]
     return {
         "schema_version": SCHEMA,
@@ -159,4 +177,5 @@ def _document(
         "verdict": part(found.report, "comparison").get("verdict"),
         "simulated": found.report.get("simulated") is not False,
         "smoke": found.report.get("smoke") is not False,
+        **{name: verdict["sections"][name] for name in sections.DIAGNOSTICS if name in verdict["sections"]},
     }

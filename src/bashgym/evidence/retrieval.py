@@ -31,7 +31,11 @@ def frozen_split(document: Document) -> str:
     if not all(_SHA256.fullmatch(str(split.get(name))) for name in ("queries_sha256", "judgements_sha256")):
         return "queries and judgements are not frozen by digest"
     ids = [row.get("query_id") for row in rows if isinstance(row, dict)] if isinstance(rows, list) else []
-    return "" if len(set(map(str, ids))) == len(ids) >= MIN_QUERIES else f"it does not hold {MIN_QUERIES} queries, once each"
+    return (
+        ""
+        if len(set(map(str, ids))) == len(ids) >= MIN_QUERIES
+        else f"it does not hold {MIN_QUERIES} queries, once each"
+    )
 
 
 def metrics(document: Document) -> str:

@@ -17,7 +17,7 @@ from bashgym.evidence.bundle import located, measure, resolve_input, stored
 from bashgym.evidence.card import PATH_FIELDS, PROMOTING, SCHEMA, RunCard, read_card, write_card
 from bashgym.evidence.explain import artifact_status, promotion_explanation
 from bashgym.evidence.findings import Book, Gate, Level
-from bashgym.evidence.inspection import REPORT_SCHEMA
+from bashgym.evidence.inspection import REPORT_SCHEMA, bring
 from bashgym.evidence.release import build_release_evidence
 from bashgym.evidence.rules import judge
 from bashgym.methods.distillation import TEXT_ONLY
@@ -39,6 +39,8 @@ _BESIDE = {
 _MANIFESTS = ("split_manifest", "decontamination_manifest")
 KINDS = frozenset({*PATH_FIELDS, *EvidenceKind, *_MANIFESTS})
 """Kinds that `evidence` takes."""
+OPTIONS = {field.removesuffix("_path"): kind for kind, field in PATH_FIELDS.items()}
+"""Name of an option -> the kind of evidence that it names."""
 
 
 def create(
@@ -48,18 +50,7 @@ def create(
     base_model: str,
     compute_target: str,
     output: str | Path,
-    training_plan: File = None,
-    source_manifest: File = None,
-    preference_pairs: File = None,
-    reward_examples: File = None,
-    reward_eval: File = None,
-    dataset_card: File = None,
     backend: str | None = None,
-    metrics: File = None,
-    release_evidence: File = None,
-    smoke_bundle: File = None,
-    session_distillation_records: File = None,
-    session_distillation_metrics: File = None,
     reader_model: str = "",
     confidence_threshold: float | None = None,
     hint_policy: str = "",
@@ -74,11 +65,12 @@ def create(
     no_git: bool = False,
     evidence: Mapping[str, str | Path] | None = None,
     models_dir: Path | None = None,
+    **files: File,
 ) -> dict[str, Any]:
     """Measures the evidence, writes the card whole, and judges it: `bashgym.run_card_result.v1`.
 
-    The card is written also when it is not ok; a decision that promotes is then written as `hold`. `evidence` maps
-    further kinds (see `KINDS`) to files. `threshold` entries are `name=number`.
+    The card is written also when it is not ok; a decision that promotes is then written as `hold`. `files` are those of
+    `OPTIONS`; `evidence` maps further kinds (see `KINDS`) to files. `threshold` entries are `name=number`.
     """
     path = Path(output).expanduser().absolute()
     writable_dir(path.parent)
@@ -107,22 +99,8 @@ def create(
         run=bind(run_dir, path.parent) if run_dir else {},
         code=code or {},
     )
-    given = {
-        "training_plan": training_plan,
-        "source_manifest": source_manifest,
-        "preference_pairs": preference_pairs,
-        "reward_examples": reward_examples,
-        "reward_eval": reward_eval,
-        "dataset_card": dataset_card,
-        "metrics": metrics,
-        "release_evidence": release_evidence,
-        "smoke_bundle": smoke_bundle,
-        "session_records": session_distillation_records,
-        "masked_token_metrics": session_distillation_metrics,
-        **(evidence or {}),
-    }
     book = Book()
-    _bind_files(card, path.parent, _with_defaults(given, run_dir), run_dir, book)
+    _bind_files(card, path.parent, _with_defaults(_given(files, evidence), run_dir), run_dir, book)
     return _finish("RunCard created", card, path, book, promotion=promotion, models_dir=models_dir)
 
 
@@ -150,22 +128,12 @@ def validate(path: str | Path, promotion: bool = False, models_dir: Path | None 
 def attach_evidence(
     path: str | Path,
     *,
-    training_plan: File = None,
-    source_manifest: File = None,
-    preference_pairs: File = None,
-    reward_examples: File = None,
-    reward_eval: File = None,
-    dataset_card: File = None,
-    metrics: File = None,
-    release_evidence: File = None,
-    smoke_bundle: File = None,
-    session_distillation_records: File = None,
-    session_distillation_metrics: File = None,
     evidence: Mapping[str, str | Path] | None = None,
     claim_tier: str | None = None,
     output: str | Path | None = None,
     promotion: bool = False,
     models_dir: Path | None = None,
+    **files: File,
 ) -> dict[str, Any]:
     """Binds further files (replacing those of the same kind), writes the card to `output` or in place, and judges it.
 
@@ -180,22 +148,8 @@ def attach_evidence(
     writable_dir(target.parent)
     if target.parent != place.parent:
         _rebase(card, place.parent, target.parent)
-    given = {
-        "training_plan": training_plan,
-        "source_manifest": source_manifest,
-        "preference_pairs": preference_pairs,
-        "reward_examples": reward_examples,
-        "reward_eval": reward_eval,
-        "dataset_card": dataset_card,
-        "metrics": metrics,
-        "release_evidence": release_evidence,
-        "smoke_bundle": smoke_bundle,
-        "session_records": session_distillation_records,
-        "masked_token_metrics": session_distillation_metrics,
-        **(evidence or {}),
-    }
     run_dir = find_run(card.run_id, target.parent, models_dir, card.run.get("path"))
-    _bind_files(card, target.parent, {k: v for k, v in given.items() if v}, run_dir, book)
+    _bind_files(card, target.parent, _given(files, evidence), run_dir, book)
     card.claim_tier = claim_tier or card.claim_tier
     return _finish("Evidence attached", card, target, book, promotion=promotion, models_dir=models_dir)
 
@@ -242,8 +196,17 @@ def _own_limits(manifest: Mapping[str, Any]) -> list[str]:
     return [f"objective: {TEXT_ONLY}: the student saw a teacher's text and no teacher's logits"]
 
 
-def _with_defaults(given: Mapping[str, File], run_dir: Path | None) -> dict[str, str | Path]:
-    files: dict[str, str | Path] = {kind: path for kind, path in given.items() if path}
+def _given(files: Mapping[str, File], evidence: Mapping[str, str | Path] | None) -> dict[str, str | Path]:
+    """Kind -> file of all that was named."""
+    if unknown := files.keys() - OPTIONS.keys():
+        raise fail(
+            "invalid_field", f"a card has no file {min(unknown)!r}", f"Known: {', '.join(OPTIONS)}.", [min(unknown)]
+        )
+    return {**{OPTIONS[name]: path for name, path in files.items() if path}, **(evidence or {})}
+
+
+def _with_defaults(given: Mapping[str, str | Path], run_dir: Path | None) -> dict[str, str | Path]:
+    files = dict(given)
     for kind, name in _BESIDE.items():
         if kind not in files and run_dir is not None and (run_dir / name).is_file():
             files[kind] = str(run_dir / name)
@@ -265,6 +228,8 @@ def _bind_files(
         path, field = resolve_input(given, card_dir), PATH_FIELDS.get(kind)
         if kind == "release_evidence" and run_dir is not None:
             path = _from_report(path, run_dir, card_dir, book)
+        elif field is None and path.is_file():
+            path = bring(path, card_dir, kind) if path.suffix == ".json" else path
         card.evidence = [entry for entry in card.evidence if entry.kind != kind]
         try:
             entry = measure(kind, path, card_dir=card_dir, run_id=card.run_id, run_dir=run_dir)

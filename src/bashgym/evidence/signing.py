@@ -46,18 +46,14 @@ def sign(content: bytes, key_path: Path) -> dict[str, Any]:
         signature = key.sign(content)
     except (ValueError, TypeError, AttributeError) as error:
         raise fail("signature_invalid", f"{key_path} is no Ed25519 private key", fields=["key"]) from error
-    public = key.public_key()
-    return {
-        "schema_version": SCHEMA,
-        "algorithm": "ed25519",
-        "key_id": key_id(public),
-        "public_key": _public_pem(public).decode(),
-        "signature": base64.b64encode(signature).decode(),
-    }
+    return _document(key.public_key(), signature)
 
 
-def check(manifest: Path, signature: Path, public_key: Path) -> str:
-    """The id of the key that signed; `signature_invalid` if it is not `public_key`'s, or the content differs."""
+def check(manifest: Path, signature: Path, public_key: Path | None = None) -> str:
+    """The id of the key that signed; `signature_invalid` if it is not `public_key`'s, or the content differs.
+
+    Without a `public_key` the one in the signature is used: that shows damage, and says nothing about who signed.
+    """
     _crypto()
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
@@ -65,16 +61,28 @@ def check(manifest: Path, signature: Path, public_key: Path) -> str:
     if not signature.is_file() or not manifest.is_file():
         raise fail("signature_invalid", f"{manifest.parent} is not signed", "`bashgym evidence sign` signs a bundle.")
     try:
-        public: Any = load_pem_public_key(_read(public_key))
         document = read_object(signature)
-        public.verify(
-            base64.b64decode(str(document.get("signature")), validate=True), canonical_json(read_object(manifest))
-        )
+        signed = base64.b64decode(str(document.get("signature")), validate=True)
+        public: Any = load_pem_public_key(_read(public_key) if public_key else str(document.get("public_key")).encode())
+        public.verify(signed, canonical_json(read_object(manifest)))
+        whole = signature.read_bytes() == canonical_json(_document(public, signed))
     except InvalidSignature as error:
         raise fail("signature_invalid", "the signature is of another key, or of other content") from error
     except (ValueError, TypeError, AttributeError, binascii.Error, BashGymError) as error:
         raise fail("signature_invalid", f"the signature or the key cannot be read: {error}") from error
+    if not whole:
+        raise fail("signature_invalid", "the signature file is not as it was written")
     return key_id(public)
+
+
+def _document(public: Ed25519PublicKey, signed: bytes) -> dict[str, Any]:
+    return {
+        "schema_version": SCHEMA,
+        "algorithm": "ed25519",
+        "key_id": key_id(public),
+        "public_key": _public_pem(public).decode(),
+        "signature": base64.b64encode(signed).decode(),
+    }
 
 
 def key_id(public: Ed25519PublicKey) -> str:

@@ -97,9 +97,9 @@ def score_lines(passes, *, status=None, prompt="held out"):
     ]
 
 
-def make_report(run: Path, *, scored=None, scored_base=None, n=40, **changes) -> Path:
+def make_report(run: Path, *, scored=None, scored_base=None, n=40, eval_id="eval_1", **changes) -> Path:
     """An eval report of `run` in which the candidate passes 30 of 40 and the baseline 10, unless scores are given."""
-    folder = run / "evals" / "eval_1"
+    folder = run / "evals" / eval_id
     candidate = scored or score_lines([i % 4 != 0 for i in range(n)])
     baseline = scored_base or score_lines([i % 4 == 1 for i in range(n)])
     scores, rates = {}, {}
@@ -113,7 +113,7 @@ def make_report(run: Path, *, scored=None, scored_base=None, n=40, **changes) ->
     effect = sum(c - b for c, b in pairs) / len(pairs) if pairs else None
     report = {
         "schema_version": "bashgym.eval_report.v1",
-        "eval_id": "eval_1",
+        "eval_id": eval_id,
         "suite": {"name": "terminal", "digest": "5" * 64, "split": "heldout_families", "n_items": n, "executed": True},
         "candidate": {"label": "candidate", "digest": artifact_digests(run).get("final")},
         "baseline": {"label": "baseline", "digest": BASE_DIGEST},
@@ -142,9 +142,9 @@ def make_card(run: Path, **changes):
     return create(**{**values, **changes})
 
 
-def good_run(models: Path) -> Path:
+def good_run(models: Path, **changes) -> Path:
     """A run with all that SFT promotion needs."""
-    run = make_run(models)
+    run = make_run(models, **changes)
     build_release_evidence(make_report(run), run_dir=run, output=run / "release_evidence.json")
     return run
 

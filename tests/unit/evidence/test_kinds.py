@@ -1,12 +1,15 @@
 """Each kind of evidence is satisfied by its own document about this run, and by nothing that was spoiled."""
 
 import copy
+import json
+import shutil
+from pathlib import Path
 
 import documents
 import pytest
-from evidence_run import RUN_ID, codes, make_card, make_report, make_run, points, write_json, write_lines
+from evidence_run import RUN_ID, codes, edit, good_run, make_card, make_run, write_json, write_lines
 
-from bashgym.core.errors import BashGymError
+from bashgym.core.canonical import digest_file
 from bashgym.data.replay_records import (
     OptimizerState,
     ReplayRecord,
@@ -17,7 +20,6 @@ from bashgym.data.replay_records import (
 )
 from bashgym.data.replay_records import write_records as write_replay
 from bashgym.evidence.checks.kinds import ROW_RULES, RULES
-from bashgym.evidence.release import build_release_evidence
 from bashgym.methods import registry
 from bashgym.methods.spec import EvidenceKind
 
@@ -45,17 +47,25 @@ DROP = object()
 CASES = {
     "canaries": (
         ["canaries"],
-        lambda run: documents.canaries(),
+        lambda run, _: documents.canaries(),
         [
             (("canaries",), []),
             (("canaries",), "many"),
             (("canaries", 0, "guarded"), False),
             (("canaries", 0, "invalid"), True),
             (("canaries", 0, "passed"), True),
+            (("canaries", 0, "passed"), None),
+            (("canaries", 0, "outside"), "sent a packet"),
+            (("canaries", 0, "verifier_status"), "passed"),
+            (("canaries", 0, "control_beaten"), False),
+            (("canaries", 0, "honest_passes"), None),
+            (("canaries", 0, "environment_id"), "env_1"),
             (("canaries", 0), {}),
             (("canaries", 0, "category"), "another"),
             (("summary", "failed"), 3),
+            (("summary", "total"), 3),
             (("run_id",), "run_other"),
+            (("model_id",), "run_other"),
             (("schema_version",), "bashgym.reward_hacking_canaries.v2"),
             (("simulated",), True),
             (("smoke",), True),
@@ -63,17 +73,28 @@ CASES = {
     ),
     "holdout": (
         ["holdout_gate", "environment_passk"],
-        lambda run: documents.holdout(),
+        lambda run, _: documents.holdout(),
         [
             (("gate", "ship"), False),
             (("gate", "ship"), DROP),
-            (("gate", "observed", "n_environments"), 1),
-            (("gate", "observed", "pass_at_1_ci_low"), 0.0),
-            (("gate", "observed", "pass_at_1"), 0.04),
+            (("gate", "observed", "pass_at_1"), 0.9),
             (("gate", "observed", "pass_at_1"), True),
             (("gate", "thresholds"), {}),
-            (("gate", "observed", "tamper_rate"), 0.01),
-            (("gate", "observed", "tamper_rate"), DROP),
+            (("gate", "thresholds", "min_pass_at_1"), 0.99),
+            (("report", "attempt_summary", "tamper_rate"), 0.01),
+            (("report", "attempt_summary", "tamper_rate"), DROP),
+            (("report", "attempt_summary", "verifier_status_distribution", "tampered"), 1),
+            (("report", "attempt_summary", "timeout_rate"), 0.26),
+            (("report", "missing", "rate"), 0.021),
+            (("report", "per_environment", 0, "c"), 0),
+            (("report", "per_environment", 0, "n"), "4"),
+            (("report", "per_environment"), []),
+            (("report", "pass_at_k", "1"), 0.99),
+            (("report", "k_values"), []),
+            (("report",), {}),
+            (("split", "holdout_ids"), ["env_0"]),
+            (("split", "holdout_groups"), ["one"]),
+            (("split", "hashes"), {f"env_{i}": "0" * 16 for i in range(24)}),
             (("contamination", "n"), 1),
             (("contamination",), {}),
             (("model_id",), "other"),
@@ -81,24 +102,32 @@ CASES = {
     ),
     "comparison": (
         ["environment_passk", "passk_before_after", "correlated_passk", "selected_vs_random"],
-        lambda run: documents.comparison(),
+        lambda run, _: documents.comparison(),
         [
             (("gate", "ship"), False),
             (("comparison", "verdict"), "inconclusive"),
-            (("comparison", "ci_low"), 0.0),
-            (("comparison", "ci_low"), None),
-            (("comparison", "effect"), 0.6),
-            (("comparison", "per_environment", 0, "candidate"), 0.0),
+            (("comparison", "effect"), 0.1),
+            (("comparison", "per_environment", 0, "candidate"), 0.9),
             (("comparison", "per_environment"), []),
             (("comparison", "per_environment"), [{}]),
+            (("comparison", "missing_rate"), 0.03),
+            (("comparison", "gate", "looks"), 0),
+            (("comparison", "gate", "looks"), 1000),
+            (("comparison", "noise_floor"), {"sigma": 0.5}),
+            (("base", "per_environment", 0, "c"), 4),
+            (("base", "missing", "rate"), 0.03),
+            (("candidate", "missing", "rate"), 0.03),
+            (("candidate", "attempt_summary", "timeout_rate"), 0.3),
+            (("candidate", "attempt_summary", "tamper_rate"), 0.01),
+            (("compare_k",), 4),
         ],
     ),
     "safety": (
         ["safety_comparison"],
-        lambda run: documents.comparison(),
+        lambda run, _: documents.comparison(),
         [
             (("candidate", "attempt_summary", "tamper_rate"), 0.01),
-            (("candidate", "attempt_summary", "timeout_rate"), 0.13),
+            (("candidate", "attempt_summary", "timeout_rate"), 0.021),
             (("candidate", "attempt_summary"), {}),
             (("base", "attempt_summary"), {}),
             (("comparison", "verdict"), "regressed"),
@@ -108,44 +137,47 @@ CASES = {
     ),
     "heldout": (
         ["heldout_behaviour", "no_regression", "heldout_recovery", "heldout_preference", "selected_vs_random"],
-        lambda run: documents.heldout(),
+        lambda run, folder: documents.heldout(folder),
         [
             (("ship",), False),
             (("ship",), "yes"),
-            (("bootstrap", "better"), False),
-            (("bootstrap", "ci_low"), 0.0),
-            (("n",), 19),
-            (("contaminated_rows",), [3]),
+            (("trace_delta",), 0.51),
+            (("bootstrap", "gate", "looks"), True),
+            (("forgetting_drops", "gsm8k"), 0.051),
+            (("contaminated_rows",), {"3": {}}),
+            (("scores", "sha256"), "0" * 64),
             (("model_id",), DROP),
         ],
     ),
     "report": (
         ["heldout_behaviour", "no_regression", "heldout_recovery", "heldout_preference"],
-        documents.report,
+        lambda run, _: json.loads(documents.report(run).read_text()),
         [
             (("comparison", "verdict"), "inconclusive"),
             (("comparison", "ci_low"), 0),
-            (("n_items",), 19),
+            (("comparison", "effect"), 0.4),
+            (("pass_rate", "candidate", "value"), 0.9),
+            (("n_items",), 60),
             (("simulated",), DROP),
             (("candidate", "digest"), "x" * 64),
+            (("baseline", "digest"), "x" * 64),
+            (("suite", "split"), "train"),
+            (("scores", "candidate", "sha256"), "0" * 64),
         ],
     ),
-    "both": (
+    "teacher": (
         ["base_and_teacher_comparison"],
-        documents.both,
+        lambda run, _: json.loads(documents.teacher_report(run).read_text()),
         [
-            (("base",), {}),
-            (("teacher",), {}),
-            (("base", "comparison", "verdict"), "inconclusive"),
-            (("teacher", "comparison", "verdict"), None),
-            (("teacher", "candidate", "digest"), "x" * 64),
-            (("base", "baseline", "digest"), "x" * 64),
+            (("baseline", "digest"), documents.TEACHER_DIGEST[::-1] + "0"),
+            (("baseline", "digest"), "b" * 64),
+            (("baseline", "digest"), ""),
+            (("candidate", "digest"), "x" * 64),
+            (("comparison", "effect"), 0.4),
+            (("simulated",), True),
+            (("n_items",), 60),
+            (("scores", "baseline", "sha256"), "0" * 64),
         ],
-    ),
-    "cascade": (
-        ["stage_run_cards", "stage_gates"],
-        lambda run: documents.cascade(),
-        [(("stages",), []), (("stages",), [1]), (("stages", 0, "card_ok"), False), (("stages", 0, "status"), "failed")],
     ),
 }
 FLAT = [(kind, name) for name, (kinds, _, _) in CASES.items() for kind in kinds]
@@ -153,31 +185,159 @@ SPOILED = [(kind, name, i) for name, (kinds, _, spoils) in CASES.items() for kin
 
 
 def judged(run, kind, document, tmp_path):
-    path = write_json(tmp_path / "document.json", document)
-    return codes(make_card(run, evidence={kind: str(path)}))
+    edit(run / "manifest.json", teacher={"digest": documents.TEACHER_DIGEST})
+    # A report and its scores stay where they were made; the rest comes from elsewhere, with the scores beside it.
+    place = run / "evals" / str(document.get("eval_id")) if "eval_id" in document else tmp_path
+    return codes(make_card(run, evidence={kind: str(write_json(place / "document.json", document))}))
 
 
 @pytest.mark.parametrize(("kind", "name"), FLAT)
 def test_the_right_document_satisfies_its_kind(run, tmp_path, kind, name):
-    assert judged(run, kind, CASES[name][1](run), tmp_path) == set()
+    assert judged(run, kind, CASES[name][1](run, tmp_path), tmp_path) == set()
 
 
 @pytest.mark.parametrize(("kind", "name", "i"), SPOILED)
 def test_a_spoiled_document_satisfies_nothing(run, tmp_path, kind, name, i):
     _, make, spoils = CASES[name]
     path, value = spoils[i]
-    found = judged(run, kind, put(make(run), path, value), tmp_path)
+    document = put(make(run, tmp_path), path, value)
+    # Whoever spoils a sealed report seals it again.
+    document = documents.sealed(document) if "report_digest" in document else document
+    found = judged(run, kind, document, tmp_path)
     assert found & {f"{kind}_not_ok", "evidence_run_mismatch", "evidence_simulated", "evidence_smoke"}, (path, found)
 
 
-@pytest.mark.parametrize(
-    "section", ["frozen_split", "retrieval_metrics", "hard_slices", "latency_footprint", "contamination_control"]
-)
-def test_each_section_of_a_retrieval_report_counts_for_itself(run, tmp_path, section):
-    good = documents.retrieval()
-    assert judged(run, section, good, tmp_path) == set()
-    for bad in ({"ok": False}, {}, None):
-        assert f"{section}_not_ok" in judged(run, section, {**good, section: bad}, tmp_path)
+def test_a_held_out_report_is_read_with_its_seal_and_its_scores(run, tmp_path):
+    good = documents.heldout(tmp_path)
+    assert "heldout_recovery_not_ok" in judged(run, "heldout_recovery", {**good, "n": 41}, tmp_path), (
+        "the seal is broken"
+    )
+    few = documents.heldout(tmp_path / "few", n=19)
+    assert "heldout_recovery_not_ok" in judged(run, "heldout_recovery", few, tmp_path / "few")
+    made = documents.heldout(tmp_path / "c")
+    lines = [{"cluster": "s", "base": 0.0, "candidate": 1.0}] * 40
+    scores = write_lines(tmp_path / "c/scores.jsonl", lines)
+    changed = {**made, "trace_delta": 1.0, "scores": {"path": "scores.jsonl", "sha256": digest_file(scores)}}
+    found = judged(run, "heldout_recovery", documents.sealed(changed), tmp_path / "c")
+    assert "heldout_recovery_not_ok" in found, "one session says nothing about others"
+    lines = [{"cluster": f"s{i % 10}", "base": 1.0, "candidate": 1.0} for i in range(38)]
+    lines += [{"cluster": f"s{i}", "base": 0.0, "candidate": 1.0} for i in range(2)]
+    scores = write_lines(tmp_path / "c/scores.jsonl", lines)
+    changed = {**made, "trace_delta": 0.05, "scores": {"path": "scores.jsonl", "sha256": digest_file(scores)}}
+    found = judged(run, "heldout_recovery", documents.sealed(changed), tmp_path / "c")
+    assert "heldout_recovery_not_ok" in found, "better by noise"
+    (tmp_path / "c/scores.jsonl").unlink()
+    assert "heldout_recovery_not_ok" in judged(run, "heldout_recovery", made, tmp_path / "c")
+
+
+def test_the_reply_of_an_endpoint_counts_as_what_is_in_it(run, tmp_path):
+    for kind, make in (("holdout_gate", documents.holdout), ("passk_before_after", documents.comparison)):
+        reply = {"model_id": RUN_ID, "result": make(), "recorded": True}
+        assert judged(run, kind, reply, tmp_path) == set()
+        reply["result"]["model_id"] = "another"
+        assert "evidence_run_mismatch" in judged(run, kind, reply, tmp_path)
+
+
+def test_held_out_environments_are_looked_for_in_what_the_run_trained_on(run, tmp_path):
+    document = documents.holdout()
+    held = document["split"]["holdout_ids"][0]
+    spec = next(spec for spec in documents.SPECS if spec["id"] == held)
+    for environment in (spec, {**spec, "id": "renamed"}, {**spec, "instruction": "Another text"}):
+        _trained_on(run, [{"prompt": "x", "environment": environment}], tmp_path)
+        assert "holdout_gate_not_ok" in judged(run, "holdout_gate", document, tmp_path), environment
+    other = next(spec for spec in documents.SPECS if spec["id"] not in document["split"]["holdout_ids"])
+    _trained_on(run, [{"prompt": "x", "environment": other}], tmp_path)
+    assert "holdout_gate_not_ok" not in judged(run, "holdout_gate", document, tmp_path)
+
+
+def _trained_on(run, rows, tmp_path):
+    path = write_lines(tmp_path / "trained.jsonl", rows)
+    edit(run / "manifest.json", dataset={"path": str(path), "digest": digest_file(path)})
+
+
+SECTIONS = {
+    "frozen_split": [
+        (("frozen_split", "queries_sha256"), "1" * 63),
+        (("frozen_split",), {}),
+        (("queries", 1, "query_id"), "q0"),
+        (("queries",), []),
+        (("queries",), None),
+    ],
+    "retrieval_metrics": [
+        (("queries", 0, "candidate", "mrr"), -9.0),
+        (("queries", 0, "candidate", "ndcg_at_10"), -9.0),
+        (("queries", 0, "incumbent"), {}),
+        (("queries",), []),
+    ],
+    "hard_slices": [
+        (("hard_slices",), []),
+        (("hard_slices",), ["unheard"]),
+        (("queries", 1, "candidate", "ndcg_at_10"), -9.0),
+        (("queries", 1, "slice"), DROP),
+    ],
+    "latency_footprint": [
+        (("latency", "query_latency_ms"), 10.1),
+        (("latency", "query_latency_ms"), 0),
+        (("latency", "query_latency_ms"), -1.0),
+        (("latency", "budget_ms"), DROP),
+        (("latency", "index_bytes"), 0),
+        (("latency",), {}),
+    ],
+    "contamination_control": [
+        (("contamination", "n"), 1),
+        (("contamination", "n"), None),
+        (("contamination", "n_checked"), 0),
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", SECTIONS)
+def test_each_section_of_a_retrieval_report_counts_for_itself(run, tmp_path, kind):
+    assert judged(run, kind, documents.retrieval(), tmp_path) == set()
+    for path, value in SECTIONS[kind]:
+        bad = put(documents.retrieval(), path, value)
+        assert f"{kind}_not_ok" in judged(run, kind, bad, tmp_path), (path, value)
+    assert judged(run, kind, put(documents.retrieval(), ("latency", "query_latency_ms"), 10.0), tmp_path) == set()
+
+
+def stages(run, **changes):
+    """A cascade of one stage: the run with a card of its own, under another id."""
+    stage_run = good_run(run.parent / "stage", run_id="run_20260101_000000_57a9e000")
+    card = make_card(stage_run, run_id=stage_run.name, models_dir=stage_run.parent, decision="promote")
+    assert card["ok"], card["findings"]
+    moved = run.parent / stage_run.name
+    shutil.rmtree(moved, ignore_errors=True)
+    shutil.move(stage_run, moved)
+    path = moved / "run_card.json"
+    stage = {
+        "domain": "bash_commands",
+        "status": "completed",
+        "run_id": moved.name,
+        "card": {"path": str(path), "sha256": digest_file(path)},
+        **changes,
+    }
+    return {"schema_version": "bashgym.cascade.v1", "run_id": RUN_ID, "stages": [stage]}
+
+
+@pytest.mark.parametrize("kind", ["stage_run_cards", "stage_gates"])
+def test_every_stage_of_a_cascade_holds_as_a_promotion(run, tmp_path, kind):
+    good = stages(run)
+
+    def cascade(document):
+        path = write_json(tmp_path / "cascade.json", document)
+        return codes(make_card(run, training_method="cascade", evidence={kind: str(path)}, promotion=False))
+
+    assert f"{kind}_not_ok" not in cascade(good)
+    for change in ({"status": "failed"}, {"card": {}}, {"run_id": "run_other"}):
+        assert f"{kind}_not_ok" in cascade({**good, "stages": [{**good["stages"][0], **change}]}), change
+    for bad in ([], [1], "many"):
+        assert f"{kind}_not_ok" in cascade({**good, "stages": bad})
+    card = Path(good["stages"][0]["card"]["path"])
+    edit(card.parent / "run_state.json", status="failed")
+    assert f"{kind}_not_ok" in cascade(good), "judged now, not when the cascade was written"
+    own = run / "run_card.json"
+    loop = {**good["stages"][0], "card": {"path": str(own), "sha256": digest_file(own)}}
+    assert f"{kind}_not_ok" in cascade({**good, "stages": [loop]}), "a cascade is no stage of itself"
 
 
 @pytest.mark.parametrize("kind", sorted({*RULES} - {"selected_vs_random"}))
@@ -223,12 +383,6 @@ def replay_codes(models, records, kind):
 
 
 def _retrain(run, path):
-    import json
-
-    from evidence_run import edit
-
-    from bashgym.core.canonical import digest_file
-
     manifest = json.loads((run / "manifest.json").read_text())
     edit(run / "manifest.json", dataset={**manifest["dataset"], "digest": digest_file(path)})
 
@@ -246,56 +400,3 @@ def test_a_replay_counts_only_whole_and_as_what_was_trained_on(models):
     assert "evidence_run_mismatch" in codes(make_card(run, training_method="dppo", evidence={"replay": str(other)}))
     write_lines(other, [{"batch_id": "b"}])
     assert "invalid_replay_artifact" in codes(make_card(run, training_method="dppo", evidence={"replay": str(other)}))
-
-
-METHODS_TO_REFUSE = ["sft", "dpo", "grpo", "rlvr", "distillation", "session_distillation", "reward_model"]
-
-
-def refused(models, method, tmp_path, **report):
-    run = make_run(models, strategy=method, metrics=points())
-    made = make_report(run, **report)
-    build_release_evidence(made, run_dir=run, output=run / "release_evidence.json")
-    return run, make_card(run, training_method=method, decision="promote")
-
-
-@pytest.mark.parametrize("method", METHODS_TO_REFUSE)
-def test_no_method_promotes_a_dead_equal_or_noisy_candidate(models, tmp_path, method):
-    from evidence_run import score_lines
-
-    base = score_lines([i % 4 == 1 for i in range(40)])
-    cases = {
-        "zero": {"scored": score_lines([False] * 40), "scored_base": base},
-        "equal": {"scored": base, "scored_base": base},
-        "noise": {"scored": score_lines([i % 4 == 1 or i == 0 for i in range(40)]), "scored_base": base},
-        "dead base": {"scored_base": [{**line, "passed": None, "status": "error"} for line in base]},
-        "simulated": {"simulated": True},
-    }
-    for name, report in cases.items():
-        if name == "dead base":
-            with pytest.raises(BashGymError):
-                refused(models, method, tmp_path, **report)
-            continue
-        _, card = refused(models, method, tmp_path, **report)
-        assert card["ok"] is False and card["run_card"]["decision"] == "hold", (method, name)
-
-
-@pytest.mark.parametrize("method", METHODS_TO_REFUSE)
-def test_no_method_promotes_on_contaminated_or_edited_evidence(models, tmp_path, method):
-    from evidence_run import score_lines
-
-    trained = score_lines([i % 4 != 0 for i in range(40)], prompt="train")
-    _, card = refused(
-        models,
-        method,
-        tmp_path,
-        scored=trained,
-        scored_base=score_lines([i % 4 == 1 for i in range(40)], prompt="train"),
-    )
-    assert card["ok"] is False and card["run_card"]["decision"] == "hold"
-    run, _ = refused(models, method, tmp_path)
-    path = run / "evals/eval_1/candidate.jsonl"
-    path.write_text(path.read_text().replace('"passed": false', '"passed": true', 1))
-    from bashgym.evidence.runcard import validate
-
-    found = codes(validate(run / "run_card.json", promotion=True))
-    assert "evidence_digest_mismatch" in found

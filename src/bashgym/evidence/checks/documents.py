@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from bashgym.core.canonical import digest_file
 from bashgym.core.errors import BashGymError
 from bashgym.core.files import read_object
+from bashgym.evals.reward_eval import SCHEMA as REWARD_EVAL
+from bashgym.evals.reward_eval import evaluate
+from bashgym.evals.smoke import SCHEMA as SMOKE
 from bashgym.evidence.card import PATH_FIELDS
 from bashgym.evidence.checks.kinds import ROW_RULES, check_kind, check_replay
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Gate
+from bashgym.evidence.inspection import number, score_path
+from bashgym.evidence.recount import is_about, unwrapped
 from bashgym.methods import registry
 
 _VERDICT_KEYS = ("ok", "ship", "passed")
+MIN_PAIR_ACCURACY = 0.6
+"""Below it a reward model is not to be used."""
 _UNRULED = ("split_manifest", "decontamination_manifest")
 
 
@@ -104,30 +112,81 @@ def _check_reward_eval(ctx: Context) -> None:
     field, fail, before = "reward_eval_path", ctx.book.fail, len(ctx.book.findings)
     metrics = document.get("metrics")
     metrics = metrics if isinstance(metrics, dict) else {}
-    if document.get("schema_version") != "bashgym.reward_model_eval.v1":
-        fail(Gate.METHOD, "invalid_reward_eval_schema", "not a bashgym.reward_model_eval.v1", field)
-    if document.get("ok") is not True or is_simulated(document):
-        fail(Gate.METHOD, "reward_eval_not_ok", "the evaluation of the reward model is not ok, or is simulated", field)
-    if not metrics:
-        fail(Gate.METHOD, "reward_eval_missing_metrics", "the evaluation has no metrics", field)
-    if metrics.get("eval_only_leakage_count"):
-        message = f"{metrics['eval_only_leakage_count']} held-out record(s) were trained on"
-        fail(Gate.METHOD, "reward_eval_eval_only_leakage", message, field)
-    if metrics and metrics.get("heldout_pair_accuracy") is None:
+    accuracy = number(metrics.get("heldout_pair_accuracy"))
+    checks = (
+        (document.get("schema_version") != REWARD_EVAL, "invalid_reward_eval_schema", f"not a {REWARD_EVAL}"),
+        (
+            not is_about(document, ctx.card.run_id, _artifacts(ctx)),
+            "evidence_run_mismatch",
+            "it does not name this run",
+        ),
+        (
+            document.get("ok") is not True or is_simulated(document),
+            "reward_eval_not_ok",
+            "the evaluation of the reward model is not ok, or is simulated",
+        ),
+        (bool(document.get("smoke")) and ctx.strict, "evidence_smoke", "it is of the smoke fixture"),
+        (not metrics, "reward_eval_missing_metrics", "the evaluation has no metrics"),
+        (
+            bool(metrics.get("eval_only_leakage_count")),
+            "reward_eval_eval_only_leakage",
+            f"{metrics.get('eval_only_leakage_count')} held-out record(s) were trained on",
+        ),
+        (
+            accuracy is not None and accuracy < MIN_PAIR_ACCURACY,
+            "reward_eval_not_better_than_chance",
+            f"it orders {accuracy or 0:.1%} of the held-out pairs; {MIN_PAIR_ACCURACY:.0%} are needed",
+        ),
+        (
+            _recomputed(ctx, document, metrics) is False,
+            "evidence_inconsistent",
+            "its metrics are not those of its predictions",
+        ),
+    )
+    for wrong, code, message in checks:
+        if wrong:
+            fail(Gate.METHOD, code, message, field)
+    if metrics and accuracy is None:
         ctx.book.warn(Gate.METHOD, "reward_eval_no_heldout_quality_metric", "no heldout_pair_accuracy", field)
     if not any(f.level == "fail" for f in ctx.book.findings[before:]):
         ctx.accepted.add("reward_eval")
+
+
+def _recomputed(ctx: Context, document: dict[str, Any], metrics: dict[str, Any]) -> bool | None:
+    """Whether the predictions give these metrics; None, and a note, where they are not here."""
+    path = score_path(document, ctx.files["reward_eval"].parent)
+    if path is None or not path.is_file() or digest_file(path) != document.get("sha256"):
+        message = "the reward model's predictions are not here: its metrics are taken as stated"
+        ctx.book.note(Gate.METHOD, "not_recomputed", message, "reward_eval_path")
+        return None
+    try:
+        again = evaluate(path, split=str(document.get("split")))["metrics"]
+    except BashGymError:
+        return False
+    names = ("heldout_pair_accuracy", "pair_count", "reward_variance", "eval_only_leakage_count")
+    return all(metrics.get(name) == again.get(name) for name in names)
+
+
+def _artifacts(ctx: Context) -> dict[str, str]:
+    return ctx.run.get("artifacts") or {}
 
 
 def _check_smoke_bundle(ctx: Context) -> None:
     document = load(ctx, "smoke_bundle", Gate.METHOD, "invalid_smoke_bundle_json")
     if document is None:
         return
-    if document.get("contract_ready") is True and document.get("optimizer_ready") is True:
-        ctx.accepted.add("smoke_bundle")
-    else:
+    field, checks = "smoke_bundle_path", document.get("checks")
+    failed = [c for c in checks if c.get("level") == "fail"] if isinstance(checks, list) else [None]
+    if document.get("schema_version") != SMOKE or is_simulated(document):
+        ctx.book.fail(Gate.METHOD, "invalid_smoke_bundle_schema", f"not a {SMOKE}, or simulated", field)
+    elif document.get("replay_sha256") != ctx.run.get("dataset_digest"):
+        message = "the smoke bundle is of another replay than the run trained on"
+        ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", message, field)
+    elif failed or document.get("contract_ready") is not True or document.get("optimizer_ready") is not True:
         message = "the smoke bundle is not ready for the optimizer"
-        ctx.book.warn(Gate.METHOD, "smoke_bundle_not_ready", message, "smoke_bundle_path")
+        ctx.book.warn(Gate.METHOD, "smoke_bundle_not_ready", message, field)
+    else:
+        ctx.accepted.add("smoke_bundle")
 
 
 def _check_other(ctx: Context, kind: str) -> None:
@@ -138,6 +197,7 @@ def _check_other(ctx: Context, kind: str) -> None:
         return None
     if kind in _UNRULED:
         return _check_manifest(ctx, kind, document)
+    document = unwrapped(document)
     code, message = _fault(ctx, kind, document)
     if code:
         return ctx.book.fail(Gate.METHOD, code, f"{kind} evidence {message}", kind)
@@ -151,21 +211,10 @@ def _fault(ctx: Context, kind: str, document: dict[str, Any]) -> tuple[str, str]
         return "evidence_simulated", "is simulated and satisfies nothing"
     if document.get("smoke") and ctx.strict:
         return "evidence_smoke", "is of a smoke run and proves no quality"
-    if not _is_ours(ctx, document):
+    if not is_about(document, ctx.card.run_id, _artifacts(ctx)):
         return "evidence_run_mismatch", "names neither this run nor its model"
-    fault = check_kind(ctx, kind, document)
+    fault = check_kind(ctx, kind, document, ctx.files[kind])
     return (f"{kind}_not_ok", f"does not hold: {fault}") if fault else ("", "")
-
-
-def _is_ours(ctx: Context, document: dict[str, Any]) -> bool:
-    """Whether a document names the run, by `run_id` or as the model, or the digest of what the run saved."""
-    candidate, artifacts = document.get("candidate"), (ctx.run.get("artifacts") or {}).values()
-    base = document.get("base")
-    digests = [part.get("digest") for part in (candidate,) if isinstance(part, dict)]
-    if document.get("schema_version") == "bashgym.base_and_teacher_comparison.v1" and isinstance(base, dict):
-        digests.append((base.get("candidate") or {}).get("digest"))
-    named = (document.get("run_id"), document.get("model_id"))
-    return ctx.card.run_id in named or any(digest in artifacts for digest in digests if digest)
 
 
 def _check_manifest(ctx: Context, kind: str, document: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from bashgym.core.canonical import digest_file
 from bashgym.core.errors import BashGymError
+from bashgym.evidence import sections
 from bashgym.evidence.checks.documents import is_simulated, load
 from bashgym.evidence.context import Context
 from bashgym.evidence.findings import Gate
@@ -27,7 +28,7 @@ def check_release(ctx: Context) -> None:
     ctx.observed = {name: number(value) for name, value in part(ctx.gate, "observed").items()}
     _check_verdict(ctx, document)
     _check_labels(ctx, document)
-    _check_world_model(ctx, document)
+    _check_diagnostics(ctx, document)
     _rebuild(ctx, document)
     if not any(f.level == "fail" for f in ctx.book.findings[before:]) and document.get("ship") is True:
         ctx.accepted.add("release_evidence")
@@ -61,15 +62,15 @@ def _check_labels(ctx: Context, document: dict[str, Any]) -> None:
         ctx.book.fail(Gate.RELEASE, "evidence_run_mismatch", message, _FIELD)
 
 
-def _check_world_model(ctx: Context, document: dict[str, Any]) -> None:
-    quality = document.get("world_model_quality")
-    if not isinstance(quality, dict):
-        return
-    if quality.get("signal") == "needs_attention":
-        message = "world-model metrics need attention"
-        ctx.book.warn(Gate.RELEASE, "world_model_quality_needs_attention", message, _FIELD)
-    message = "world-model quality explains; it promotes nothing"
-    ctx.book.note(Gate.RELEASE, "world_model_quality_diagnostic_only", message, _FIELD)
+def _check_diagnostics(ctx: Context, document: dict[str, Any]) -> None:
+    for name in sections.DIAGNOSTICS:
+        quality = document.get(name)
+        if not isinstance(quality, dict):
+            continue
+        what = name.replace("_", " ")
+        if "needs_attention" in (quality.get("signal"), quality.get("status")):
+            ctx.book.warn(Gate.RELEASE, f"{name}_needs_attention", f"{what} needs attention", _FIELD)
+        ctx.book.note(Gate.RELEASE, f"{name}_diagnostic_only", f"{what} explains; it promotes nothing", _FIELD)
 
 
 def _rebuild(ctx: Context, document: dict[str, Any]) -> None:
@@ -88,7 +89,7 @@ def _rebuild(ctx: Context, document: dict[str, Any]) -> None:
         return ctx.book.fail(Gate.RELEASE, "invalid_eval_report", error.message, _FIELD)
     for code, message in found.problems:
         ctx.book.fail(Gate.RELEASE, code, message, _FIELD)
-    ctx.gate = gate(found.report, found.observed, _thresholds(ctx))
+    ctx.gate = gate(found.report, found.observed, _thresholds(ctx), **_beside(ctx, document, folder))
     ctx.observed, ctx.suite = found.observed, part(found.report, "suite")
     ctx.smoke = found.report.get("smoke") is not False
     _check_labels(ctx, {**document, "simulated": found.report.get("simulated") is not False})
@@ -99,6 +100,20 @@ def _rebuild(ctx: Context, document: dict[str, Any]) -> None:
         message = "the training file is not there as it was: overlap with the held-out items cannot be checked"
         ctx.book.warn(Gate.RELEASE, "heldout_overlap_unchecked", message, _FIELD)
     return None
+
+
+def _beside(ctx: Context, document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The sections, judged again from their files, and what the evidence itself asked for."""
+    stated, run_dir = part(document, "release_gate"), ctx.run_dir
+    least = {name: value for name, raw in part(stated, "min_scores").items() if (value := number(raw)) is not None}
+    required = [name for name in stated.get("required") or [] if isinstance(name, str)]
+    files = {
+        str(entry.get("kind")): folder / str(entry.get("path"))
+        for entry in document.get("evidence") or []
+        if isinstance(entry, dict) and entry.get("kind") in (*sections.SECTIONS, *sections.DIAGNOSTICS)
+    }
+    judged = sections.judge(files, run_dir, ctx.card.run_id, least) if run_dir else {}
+    return {"judged": judged, "required": required, "min_scores": least}
 
 
 def _files_intact(ctx: Context, document: dict[str, Any], folder: Path) -> bool:
