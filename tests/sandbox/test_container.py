@@ -7,7 +7,7 @@ import pytest
 
 from bashgym.core.errors import BashGymError
 from bashgym.envs.container import Container, engine, wants_container
-from bashgym.envs.rollout import Episode, run_episode
+from bashgym.envs.rollout import Episode, check_runnable, run_episode
 from bashgym.envs.sandbox import Limits
 from bashgym.envs.spec import EnvironmentSpec
 
@@ -87,6 +87,7 @@ def test_commands_run_without_network_root_or_capabilities_and_with_limits(podma
     options = container._options(tmp_path, Limits(), [(tmp_path, "/verifier")], ["/logs"])
     for needed in ("--network=none", "--cap-drop=ALL", "--security-opt=no-new-privileges", "--pids-limit=64"):
         assert needed in options
+    assert "--ulimit=cpu=10:10" in options, "the CPU time of a process is bounded, as in bubblewrap"
     assert f"--memory={512 << 20}" in options and f"--volume={tmp_path}:/verifier:ro" in options
     assert not any(option.startswith(("--user=0:", "--privileged")) for option in options)
     assert f"--volume={tmp_path}:/app" in options and f"--volume={tmp_path}:/work" in options
@@ -99,7 +100,6 @@ def test_an_episode_starts_from_the_image_and_the_files_and_is_judged_in_a_conta
     from bashgym.envs import container
 
     monkeypatch.setattr(container, "engine", lambda: [container.os.environ["BASHGYM_CONTAINER"].split()[0]])
-    monkeypatch.setattr("bashgym.envs.rollout.engine", lambda: None)
     (tmp_path / "Dockerfile").write_text("FROM x\n")
     with Episode(spec(context_dir=str(tmp_path))) as episode:
         shown = episode.run("cat from_image.txt given.txt")
@@ -118,6 +118,22 @@ def test_an_episode_starts_from_the_image_and_the_files_and_is_judged_in_a_conta
     assert any(call[:1] == ["rm"] for call in calls), "what was made is removed"
     images = [call[call.index("bash") - 1] for call in calls if call[0] == "run"]
     assert "sha256:built" in images and "img" in images
+
+
+def test_an_image_without_a_working_folder_makes_no_container_to_copy_from(podman, tmp_path):
+    Container(("nothing-is-called",), "img", "/work", False, own_folder=False).fill(work := tmp_path / "work")
+    assert not work.exists()
+
+
+def test_what_no_engine_can_mend_is_refused_when_the_request_is_checked(podman, tmp_path):
+    for build, code in (
+        ({"compose_file": "compose.yaml"}, "container_unavailable"),
+        ({"context_dir": str(tmp_path)}, "environment_invalid"),
+    ):
+        with pytest.raises(BashGymError) as caught:
+            check_runnable(spec(**build))
+        assert caught.value.code == code
+    assert not (tmp_path / "log").exists(), "no engine was asked"
 
 
 def test_a_command_that_no_argv_can_hold_is_refused(tmp_path):

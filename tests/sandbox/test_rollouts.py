@@ -12,7 +12,8 @@ from bashgym.core.errors import BashGymError
 from bashgym.core.settings import Settings
 from bashgym.data.replay_records import read_records
 from bashgym.evals import registry
-from bashgym.evals.model_rollouts import local_rollouts, model_rollouts
+from bashgym.evals.local_rollouts import local_rollouts
+from bashgym.evals.model_rollouts import model_rollouts
 from bashgym.evals.rollout_protocol import Act, understand
 from bashgym.inference.client import ChatReply, ToolCall
 from tests.unit.inference.double import Double, completion

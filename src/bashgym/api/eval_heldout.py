@@ -16,10 +16,11 @@ Limit = Annotated[int, Query(ge=1, le=1000)]
 
 
 class ApiKeys(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Of a held-out job."""
+    """Of a held-out job the first two, of rollouts the last."""
 
     base: str = ""
     candidate: str = ""
+    endpoint: str = ""
 
 
 class ResumeRequest(msgspec.Struct, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 JobId = Annotated[str, typer.Argument(help="Id of an evaluation job.", metavar="JOB_ID")]
 KeyEnv = Annotated[
-    list[str] | None, typer.Option(help="SIDE=VARIABLE: environment variable with the key of base or candidate.")
+    list[str] | None, typer.Option(help="SIDE=VARIABLE: variable with the key of base, candidate or endpoint.")
 ]
 
 
@@ -59,7 +59,7 @@ def heldout(
 
 
 def list_jobs(
-    kind: Annotated[str | None, typer.Option(help="heldout or suite.")] = None,
+    kind: Annotated[str | None, typer.Option(help="heldout, suite or rollouts.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
 ) -> Reply:
     """Evaluation jobs, the newest first."""
@@ -120,10 +120,9 @@ def _keys(pairs: list[str] | None) -> dict[str, str]:
     found = {}
     for pair in pairs or []:
         side, _, name = pair.partition("=")
-        if side not in ("base", "candidate") or not os.environ.get(name):
-            raise fail(
-                "usage", f"{pair!r} is not base=VARIABLE or candidate=VARIABLE of a set variable", "", ["--api-key-env"]
-            )
+        if side not in ("base", "candidate", "endpoint") or not os.environ.get(name):
+            text = f"{pair!r} is not SIDE=VARIABLE of a set variable; sides are base, candidate and endpoint"
+            raise fail("usage", text, "", ["--api-key-env"])
         found[side] = os.environ[name]
     return found
 

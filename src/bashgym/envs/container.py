@@ -59,15 +59,25 @@ class Container:
     workdir: str
     """Where the image works; the workspace stands there too."""
     network: bool
+    own_folder: bool = True
+    """Whether the image names a working folder, whose files belong to the task."""
+
+    @staticmethod
+    def check(spec: EnvironmentSpec) -> list[str]:
+        """The engine; `container_unavailable` or `environment_invalid` for what needs no engine to be refused."""
+        build = spec.build
+        if build.compose_file:
+            raise fail("container_unavailable", f"{spec.id}: compose files are not run", fields=["build.compose_file"])
+        if build.context_dir and not (Path(build.context_dir) / build.dockerfile).is_file():
+            message = f"{spec.id}: {build.context_dir} has no {build.dockerfile}"
+            raise fail("environment_invalid", message, fields=["build"])
+        return engine()
 
     @classmethod
     def of(cls, spec: EnvironmentSpec) -> Container:
         """The environment's image, built if it has a Dockerfile. `container_unavailable`, or `environment_invalid` if the
         image cannot be had."""
-        build = spec.build
-        if build.compose_file:
-            raise fail("container_unavailable", f"{spec.id}: compose files are not run", fields=["build.compose_file"])
-        argv = engine()
+        build, argv = spec.build, cls.check(spec)
         image = build.base_image
         if build.context_dir:
             image = _built(argv, spec)
@@ -78,13 +88,16 @@ class Container:
                 raise _no_image(spec, pulled.stderr)
             shown = _engine(argv, ["image", "inspect", "--format", "{{.Config.WorkingDir}}", image])
         workdir = shown.stdout.decode().strip()
-        return cls(tuple(argv), image, workdir if workdir not in ("", "/") else WORK, not build.network_disabled)
+        own = workdir not in ("", "/")
+        return cls(tuple(argv), image, workdir if own else WORK, not build.network_disabled, own)
 
     def fill(self, work: Path) -> None:
         """Copies the image's working folder into an empty workspace."""
+        if not self.own_folder:
+            return
         made = _engine(self.engine, ["create", self.image, "true"])
         name = made.stdout.decode().strip()
-        if made.returncode or self.workdir == WORK:
+        if made.returncode:
             return
         try:
             _engine(self.engine, ["cp", f"{name}:{self.workdir}/.", str(work)])
@@ -150,6 +163,7 @@ class Container:
             f"--user={user}:{user}",
             f"--pids-limit={limits.processes}",
             f"--memory={limits.memory_bytes}",
+            f"--ulimit=cpu={limits.cpu_s}:{limits.cpu_s}",
             f"--ulimit=nofile={limits.open_files}:{limits.open_files}",
             f"--ulimit=nproc={limits.processes}:{limits.processes}",
             f"--ulimit=fsize={limits.file_bytes}:{limits.file_bytes}",
@@ -197,8 +211,6 @@ class _Stream:
 
 def _built(argv: Sequence[str], spec: EnvironmentSpec) -> str:
     context = Path(spec.build.context_dir)
-    if not (context / spec.build.dockerfile).is_file():
-        raise fail("environment_invalid", f"{spec.id}: {context} has no {spec.build.dockerfile}", fields=["build"])
     network = [] if not spec.build.network_disabled else ["--network=none"]
     done = _engine(argv, ["build", "-q", *network, "-f", str(context / spec.build.dockerfile), str(context)], BUILD_S)
     if done.returncode:

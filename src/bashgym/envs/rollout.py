@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from bashgym.core.errors import BashGymError, fail
-from bashgym.envs.container import Container, engine, wants_container
+from bashgym.envs.container import Container, wants_container
 from bashgym.envs.process import Stop
 from bashgym.envs.sandbox import MAX_COMMAND_BYTES, Limits, host_user
 from bashgym.envs.spec import EnvironmentSpec
@@ -33,6 +33,7 @@ class ExitCode:
     UNPARSABLE = 2
     TIMEOUT = 124
     BLOCKED = 126
+    MODEL_ERROR = 502
 
 
 class Step(msgspec.Struct, frozen=True):
@@ -195,10 +196,16 @@ def check_runnable(spec: EnvironmentSpec) -> None:
     if not (build.network_disabled or build.base_image or build.context_dir or build.compose_file):
         raise refuse("it asks for network access and brings no image", "build.network_disabled")
     if wants_container(spec):
-        engine()
+        Container.check(spec)
     words = spec.verifier.command.split()
     if words[0].startswith("./") and words[0][2:] not in spec.files:
         raise refuse(f"the verifier {words[0]} is not among its files", "verifier.command")
+
+
+def prepare(spec: EnvironmentSpec) -> None:
+    """Builds or fetches the environment's image, if it has one; `environment_invalid` if it cannot be had."""
+    if wants_container(spec):
+        Container.of(spec)
 
 
 def _set_up(spec: EnvironmentSpec, workspace: Workspace, limits: Limits) -> None:

@@ -33,7 +33,11 @@ from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
 from bashgym.evals.folder import EvalStatus
 
-KINDS = {"heldout": "bashgym.evals.heldout:run", "suite": "bashgym.evals.suite_job:run"}
+KINDS = {
+    "heldout": "bashgym.evals.heldout:run",
+    "suite": "bashgym.evals.suite_job:run",
+    "rollouts": "bashgym.evals.rollout_job:run",
+}
 """Kind -> `module:function(folder, body, secrets, progress)`, which gives the report."""
 TERMINAL = frozenset({EvalStatus.COMPLETED, EvalStatus.FAILED, EvalStatus.CANCELLED})
 GRACE_S = 10.0

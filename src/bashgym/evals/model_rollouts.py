@@ -1,11 +1,9 @@
-"""The two rollout endpoints: a model against environments, and commands that somebody else chose. Body in, document out."""
+"""A model against environments: body in, document out."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +13,18 @@ from bashgym.core.canonical import digest_json
 from bashgym.core.errors import fail
 from bashgym.core.settings import Settings
 from bashgym.envs import sandbox
-from bashgym.envs.rollout import EpisodeResult, check_runnable, run_episode
+from bashgym.envs.rollout import check_runnable
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.evals import registry
+from bashgym.evals.compare import MAX_MISSING
+from bashgym.evals.local_rollouts import NO_EFFECT, Progress
 from bashgym.evals.passk import DEFAULT_K, passk_report
+from bashgym.evals.places import file_for, folder_for
+from bashgym.evals.rollout_player import KEPT
 from bashgym.evals.rollout_replay import sampling_report, write_replay
-from bashgym.evals.rollouts import RolloutConfig, RolloutRecord, roll_out
-from bashgym.evals.wire import Attempt, check_attempts, check_k, decode, environments_of
-from bashgym.inference.client import ChatClient, EndpointSpec, Price, endpoint_facts
-
-Progress = Callable[[int, int], None]
+from bashgym.evals.rollouts import NOT_PLAYED, RolloutConfig, RolloutRecord, roll_out
+from bashgym.evals.wire import check_k, decode, environments_of
+from bashgym.inference.client import ChatClient, EndpointSpec, Price, check_endpoint, endpoint_facts
 
 
 class ModelRolloutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -37,7 +37,9 @@ class ModelRolloutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
     k_values: tuple[int, ...] | None = None
     """None: those of 1, 4, 8 that the attempts allow."""
     workspace_root: str | None = None
+    """Where kept workspaces go; null: `rollout-workspaces` in the current folder."""
     keep_workspace: bool = False
+    """The workspaces are listed in the rollouts."""
     allow_dangerous_commands: bool = False
     """Has no effect: commands only ever run in the sandbox."""
     stop_on_error: bool = False
@@ -64,30 +66,6 @@ class ModelRolloutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=Tr
     record_to_registry: bool = True
 
 
-class CommandAttempt(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Commands for one attempt."""
-
-    environment_id: str
-    attempt_index: int
-    commands: list[str]
-    metadata: dict[str, Any] = {}
-
-
-class LocalRolloutRequest(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """POST /api/eval/environments/local-rollout-passk."""
-
-    environments: list[dict[str, Any]]
-    command_attempts: list[CommandAttempt]
-    model_id: str = ""
-    k_values: tuple[int, ...] = (1,)
-    workspace_root: str | None = None
-    keep_workspace: bool = False
-    allow_dangerous_commands: bool = False
-    stop_on_error: bool = True
-    """An episode ends at the first command that fails."""
-    record_to_registry: bool = True
-
-
 _BOUNDS = {
     "attempts_per_environment": (1, 32),
     "max_observation_chars": (500, 50_000),
@@ -102,19 +80,27 @@ _BOUNDS = {
 _OPTIONAL_BOUNDS = {"max_tool_calls": (1, 100_000), "target_prompt_groups": (1, 128)}
 
 
-def model_rollouts(settings: Settings, body: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
+def model_rollouts(
+    settings: Settings,
+    body: Mapping[str, Any],
+    progress: Progress | None = None,
+    *,
+    model: Mapping[str, Any] | None = None,
+    whole: bool = False,
+) -> dict[str, Any]:
     """{model_id, report, attempts, rollouts, recorded, sampling_report, dppo_report, dppo_replay, usage, warnings}.
 
-    Everything that can be refused is refused before a rollout is paid for: `attempts_invalid` (too few for k),
-    `environment_invalid`, `endpoint_invalid`, `endpoint_unreachable`, `invalid_field`, `unknown_field`, `sandbox_unavailable`.
+    Everything that can be refused is refused before a rollout is paid for: as `checked`, and `endpoint_unreachable`.
+    `model` says which model it is where the endpoint's address does not, because it is served for this alone. `whole`:
+    `too_many_missing` if the endpoint failed in more attempts than a verdict may lack.
     """
-    request = decode(body, ModelRolloutRequest)
-    ks = _check(request)
-    environments = environments_of(request.environments)
-    model_id = registry.check_model_id(request.model_id or request.endpoint.model or "unnamed")
-    sandbox.require()
-    asked = digest_json(_without_secrets(request, environments))
+    request, ks, environments = checked(body)
+    model_id = request.model_id
+    who = model or endpoint_facts(request.endpoint)
+    asked = digest_json(_identity(request, environments, who))
     records, usage = asyncio.run(_play(request, environments, asked, progress))
+    if whole:
+        _check_whole(records)
     attempts = [record.attempt for record in records]
     report = passk_report(environments, attempts, ks)
     sampling = sampling_report(records, request)
@@ -122,6 +108,7 @@ def model_rollouts(settings: Settings, body: Mapping[str, Any], progress: Progre
     document = {
         "model_id": model_id,
         "endpoint": endpoint_facts(request.endpoint),
+        "model": model,
         "request_digest": asked,
         "report": report,
         "attempts": msgspec.to_builtins(attempts),
@@ -130,10 +117,27 @@ def model_rollouts(settings: Settings, body: Mapping[str, Any], progress: Progre
         "dppo_report": replay and replay["report"],
         "dppo_replay": replay and replay["file"],
         "usage": usage,
-        "warnings": _warnings(request),
+        "warnings": _warnings(request, records),
     }
     recorded = request.record_to_registry and registry.record(settings, model_id, "environment_passk", report)
     return {**document, "recorded": bool(recorded)}
+
+
+def checked(body: Mapping[str, Any]) -> tuple[ModelRolloutRequest, tuple[int, ...], list[EnvironmentSpec]]:
+    """The request with absolute paths, the k to report, and the environments. Nothing is sent.
+
+    `attempts_invalid` (too few for k), `environment_invalid`, `container_unavailable`, `endpoint_invalid`, `invalid_field`,
+    `unknown_field`, `directory_unwritable`, `sandbox_unavailable`.
+    """
+    request = decode(body, ModelRolloutRequest)
+    ks = _check(request)
+    environments = environments_of(request.environments)
+    for spec in environments:
+        check_runnable(spec)
+    request.model_id = registry.check_model_id(request.model_id or request.endpoint.model or "unnamed")
+    sandbox.require()
+    _places(request)
+    return request, ks, environments
 
 
 def _check(request: ModelRolloutRequest) -> tuple[int, ...]:
@@ -151,23 +155,35 @@ def _check(request: ModelRolloutRequest) -> tuple[int, ...]:
         message = f"pass@{max(ks)} needs {max(ks)} attempts at each environment, and {n} are asked for"
         hint = "Raise attempts_per_environment, or leave k_values out."
         raise fail("attempts_invalid", message, hint, ["attempts_per_environment", "k_values"])
+    check_endpoint(request.endpoint)
     return ks
 
 
-def _without_secrets(request: ModelRolloutRequest, environments: Sequence[EnvironmentSpec]) -> dict[str, Any]:
-    """What decides the outcome: the identity of a journal."""
-    whole = msgspec.to_builtins(request)
-    for name in (
-        "endpoint",
-        "environments",
-        "workspace_root",
-        "rollouts_path",
-        "record_to_registry",
-        "max_concurrency",
-    ):
-        del whole[name]
-    digests = [[spec.id, spec.digest()] for spec in environments]
-    return {**whole, "endpoint": endpoint_facts(request.endpoint), "environments": digests}
+def _places(request: ModelRolloutRequest) -> None:
+    """Makes what will be written absolute, once it is known that it can be."""
+    if request.dppo_replay_output_path is not None:
+        request.dppo_replay_output_path = str(file_for(request.dppo_replay_output_path, "dppo_replay_output_path"))
+    if request.rollouts_path is not None:
+        request.rollouts_path = str(file_for(request.rollouts_path, "rollouts_path"))
+    if request.keep_workspace:
+        request.workspace_root = str(folder_for(request.workspace_root or KEPT, "workspace_root"))
+
+
+_IDENTITY = (
+    *("attempts_per_environment", "seed", "temperature", "top_p", "max_tokens", "max_tool_calls", "use_tool_calling"),
+    *("max_observation_chars", "capture_logprobs", "top_logprobs"),
+)
+
+
+def _identity(
+    request: ModelRolloutRequest, environments: Sequence[EnvironmentSpec], who: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What decides how episodes go: by it a journal is known again. What is reported of them may change."""
+    return {
+        **{name: getattr(request, name) for name in _IDENTITY},
+        "model": dict(who),
+        "environments": [[spec.id, spec.digest()] for spec in environments],
+    }
 
 
 async def _play(
@@ -181,10 +197,17 @@ async def _play(
         max_concurrency=request.max_concurrency,
         price=request.price,
     )
-    journal = Path(request.rollouts_path).expanduser().absolute() if request.rollouts_path else None
+    journal = Path(request.rollouts_path) if request.rollouts_path else None
     async with client:
         records = await roll_out(client, environments, config, on_done=progress, journal=journal, digest=digest)
     return records, msgspec.to_builtins(client.usage)
+
+
+def _check_whole(records: Sequence[RolloutRecord]) -> None:
+    failed = [record.error for record in records if record.error and record.error["code"].startswith("endpoint_")]
+    if len(failed) > MAX_MISSING * len(records):
+        message = f"the endpoint failed in {len(failed)} of {len(records)} attempts, first: {failed[0]['message']}"
+        raise fail("too_many_missing", message, "Mend the endpoint and resume: only these are played again.")
 
 
 def _shown(record: RolloutRecord) -> dict[str, Any]:
@@ -193,70 +216,14 @@ def _shown(record: RolloutRecord) -> dict[str, Any]:
     return {"environment_id": attempt["environment_id"], "attempt_index": attempt["attempt_index"], **value}
 
 
-def _warnings(request: ModelRolloutRequest) -> list[str]:
+def _warnings(request: ModelRolloutRequest, records: Sequence[RolloutRecord]) -> list[str]:
     found = []
     if request.allow_dangerous_commands:
-        found.append("allow_dangerous_commands has no effect: commands only ever run in the sandbox")
+        found.append(NO_EFFECT)
     if request.attempts_per_environment > 1 and request.temperature == 0:
         found.append("temperature is 0: the attempts at an environment are probably all alike")
+    if skipped := sum((record.error or {}).get("code") == NOT_PLAYED for record in records):
+        found.append(f"stop_on_error: {skipped} of {len(records)} attempts were not played after one had failed")
+    if any("token_counts" in record.attempt.metadata for record in records):
+        found.append("the endpoint counts no tokens: they are estimated from the text, and so are the limits in tokens")
     return found
-
-
-def local_rollouts(settings: Settings, body: Mapping[str, Any], progress: Progress | None = None) -> dict[str, Any]:
-    """{model_id, report, attempts, rollouts, recorded, warnings} of given commands, run in the sandbox."""
-    request = decode(body, LocalRolloutRequest)
-    environments = environments_of(request.environments)
-    by_id = {spec.id: spec for spec in environments}
-    attempts = [
-        Attempt(environment_id=a.environment_id, attempt_index=a.attempt_index) for a in request.command_attempts
-    ]
-    check_attempts(environments, attempts, request.k_values, "command_attempts")
-    for spec in environments:
-        check_runnable(spec)
-    sandbox.require()
-    root = Path(request.workspace_root).expanduser() if request.workspace_root else None
-    with ThreadPoolExecutor(max(2, os.cpu_count() or 1)) as pool:
-        results = []
-        for result in pool.map(
-            lambda a: _run_commands(by_id[a.environment_id], a, request, root), request.command_attempts
-        ):
-            results.append(result)
-            if progress:
-                progress(len(results), len(attempts))
-    played = [_attempt_of(given, result) for given, result in zip(request.command_attempts, results, strict=True)]
-    report = passk_report(environments, played, request.k_values)
-    recorded = bool(request.model_id) and request.record_to_registry
-    if recorded:
-        registry.record(settings, request.model_id, "environment_passk", report)
-    return {
-        "model_id": request.model_id,
-        "report": report,
-        "attempts": msgspec.to_builtins(played),
-        "rollouts": [
-            {**msgspec.to_builtins(result), "attempt_index": given.attempt_index}
-            for given, result in zip(request.command_attempts, results, strict=True)
-        ],
-        "recorded": recorded,
-        "warnings": ["allow_dangerous_commands has no effect"] if request.allow_dangerous_commands else [],
-    }
-
-
-def _run_commands(
-    spec: EnvironmentSpec, given: CommandAttempt, request: LocalRolloutRequest, root: Path | None
-) -> EpisodeResult:
-    commands = [f"set -e; {command}" if request.stop_on_error else command for command in given.commands]
-    return run_episode(spec, commands, workspace_root=root)
-
-
-def _attempt_of(given: CommandAttempt, result: EpisodeResult) -> Attempt:
-    return Attempt(
-        environment_id=given.environment_id,
-        attempt_index=given.attempt_index,
-        passed=None if result.verifier_status == "reward_error" else result.passed,
-        reward=result.reward,
-        reward_components=result.reward_components,
-        verifier_status=str(result.verifier_status),
-        timeout=result.verifier_status == "timeout",
-        tool_calls=len(result.steps),
-        metadata=given.metadata,
-    )

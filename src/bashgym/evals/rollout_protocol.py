@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -11,6 +12,9 @@ from bashgym.envs.rollout import Step, clip
 from bashgym.envs.spec import EnvironmentSpec
 from bashgym.inference.client import ChatReply
 
+_THOUGHT = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+"""What reasoning models say first, where the endpoint does not take it out."""
+_FENCED = re.compile(r"^```[a-z]*[ \t]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 END_WORDS = frozenset({"submit", "bashgym_submit", "done", "final"})
 _SYSTEM = (
     "You work in a bash shell on Linux, in the folder /work. Each command runs by itself: files stay, variables and the current "
@@ -78,7 +82,7 @@ def understand(reply: ChatReply) -> Action:
         if call.name != "run_command":
             return Action(Act.UNPARSABLE, reason=f"there is no tool called {call.name[:60]!r}")
         return _command(_object(call.arguments), 'the arguments of run_command are not {"command": "..."}')
-    text = reply.text.strip()
+    text = _THOUGHT.sub("", reply.text, count=1).strip()
     if text.casefold().strip("`.\"' ") in END_WORDS:
         return Action(Act.SUBMIT)
     return _command(_object(_unfenced(text)), 'the answer is not one JSON object {"command": "..."}')
@@ -88,13 +92,17 @@ def _command(value: dict[str, Any] | None, reason: str) -> Action:
     command = (value or {}).get("command")
     if not isinstance(command, str) or not command.strip():
         return Action(Act.UNPARSABLE, reason=reason)
+    if any("\ud800" <= c <= "\udfff" for c in command):
+        return Action(Act.UNPARSABLE, reason="the command holds half a character, which no UTF-8 can")
     return Action(Act.SUBMIT) if command.strip() in END_WORDS else Action(Act.COMMAND, command)
 
 
 def _unfenced(text: str) -> str:
-    if not text.startswith("```"):
-        return text
-    return text.partition("\n")[2].rpartition("```")[0]
+    """The content of the only fenced block, whatever is said around it; else the text itself."""
+    if text.startswith("```") and text.endswith("```"):
+        return text.partition("\n")[2].removesuffix("```")
+    blocks = _FENCED.findall(text)
+    return blocks[0] if len(blocks) == 1 else text
 
 
 def _object(text: str) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -33,6 +34,7 @@ def served(model: ModelRef, settings: Settings) -> Iterator[EndpointSpec]:
         name=model.name,
         port=0,
         announce=True,
+        parent_pid=os.getpid(),
     )
     env = child_env(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", TRANSFORMERS_VERBOSITY="error")
     argument = msgspec.json.encode(config).decode()

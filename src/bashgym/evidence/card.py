@@ -18,8 +18,13 @@ SCHEMA = "bashgym.run_card.v1"
 DECISIONS = ("pending", "hold", "promote", "reject", "route_narrowly")
 PROMOTING = ("promote", "route_narrowly")
 """Decisions that put the model in front of users: the promotion rules apply to them without being asked."""
-TIERS = ("local_smoke", "narrow_routing", "broad_public_claim")
-"""In rising order."""
+CLAIMS = {
+    "local_smoke": "the path works on this machine; nothing is said about quality",
+    "narrow_routing": "the model is better on the task family that was measured",
+    "broad_public_claim": "the model is better in general, public benchmarks included",
+}
+"""Claim tier -> what it claims, in rising order."""
+TIERS = tuple(CLAIMS)
 
 
 class RunCard(msgspec.Struct, kw_only=True):

@@ -1,4 +1,5 @@
-"""The Markdown model card of a run, from its manifest, request, metrics, evidence and RunCard. Says only what was recorded.
+"""The Markdown model card of a run, from its manifest, request, metrics, evidence and RunCard. Says only what was recorded,
+and claims only what the RunCard claims while it holds.
 
 Paths of this machine stay out of it. The licence is the base model's own where its files state one, never invented.
 """
@@ -9,8 +10,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from bashgym.core.errors import BashGymError
 from bashgym.core.files import atomic_write_text
 from bashgym.evidence.binding import read_or_empty
+from bashgym.evidence.card import CLAIMS, TIERS
 from bashgym.evidence.inspection import number, part
 from bashgym.methods import registry
 from bashgym.methods.common import LORA, OPTIMIZER
@@ -26,7 +29,8 @@ _SHAPE = ("max_steps", "num_epochs", "batch_size", "gradient_accumulation_steps"
 def model_card(run_dir: Path, card_path: Path | None = None, artifact: str = "final") -> str:
     """The card's text for the model in `<run>/<artifact>`."""
     manifest, request = read_or_empty(run_dir / "manifest.json"), read_or_empty(run_dir / "request.json")
-    card = read_or_empty(card_path or run_dir / "run_card.json")
+    place = card_path or run_dir / "run_card.json"
+    card, judged = read_or_empty(place), _judged(place, run_dir)
     model, data = part(manifest, "model"), part(manifest, "dataset")
     license_ = base_license(Path(str(model.get("path") or run_dir)))
     adapter = (run_dir / artifact / "adapter_config.json").is_file()
@@ -46,7 +50,8 @@ def model_card(run_dir: Path, card_path: Path | None = None, artifact: str = "fi
     lines += _table("", (row for row in rows if not row[1].startswith("unknown")))
     lines += _table("## Settings", _settings(request))
     lines += _results(run_dir, str(manifest.get("strategy")))
-    lines += _evaluation(run_dir)
+    lines += _evaluation(run_dir, judged)
+    lines += _claim(card, judged)
     lines += _loading(base, adapter)
     lines += _limitations(run_dir, card, manifest)
     if license_ == "unknown":
@@ -116,12 +121,31 @@ def _results(run_dir: Path, strategy: str) -> list[str]:
     return _table("## Training metrics, last values", rows)
 
 
-def _evaluation(run_dir: Path) -> list[str]:
-    """What the release evidence observed, with its interval; the absence of one is said."""
+def _judged(card: Path, run_dir: Path) -> dict[str, Any] | None:
+    """The card, judged now, beyond local_smoke as a promotion; None where there is none."""
+    if not card.is_file():
+        return None
+    from bashgym.evidence.runcard import validate
+
+    try:
+        beyond = read_or_empty(card).get("claim_tier") != TIERS[0]
+        return validate(card, promotion=beyond, models_dir=run_dir.parent)
+    except BashGymError as error:
+        return {"ok": False, "promotion_explanation": {"headline": error.message}, "artifact_status": {}}
+
+
+def _evaluation(run_dir: Path, judged: dict[str, Any] | None) -> list[str]:
+    """What the release evidence observed, with its interval; the absence of one is said.
+
+    Where there is a card, evidence that it does not accept is not told.
+    """
     evidence = read_or_empty(run_dir / "release_evidence.json")
     seen: dict[str, Any] = part(part(evidence, "release_gate"), "observed")
     effect, low, high = (number(seen.get(name)) for name in ("effect", "ci_low", "ci_high"))
     lines = ["## Evaluation", ""]
+    status = part(part(judged or {}, "artifact_status"), "release_evidence")
+    if judged is not None and not status.get("accepted"):
+        return [*lines, "Nothing that the RunCard accepts as evidence.", ""]
     if effect is None or low is None or high is None:
         return [*lines, "Not evaluated on held-out tasks.", ""]
     label = " Smoke evaluation: proves the path, not quality." if evidence.get("smoke") is not False else ""
@@ -131,6 +155,16 @@ def _evaluation(run_dir: Path) -> list[str]:
         f"(95 % interval {low:+.3f} to {high:+.3f}, n = {_text(seen.get('n_scored'))}).{label}",
         "",
     ]
+
+
+def _claim(card: dict[str, Any], judged: dict[str, Any] | None) -> list[str]:
+    """The claim of the card's tier, as far as it holds: a tier that is not earned is not repeated."""
+    text = "Nothing: there is no RunCard."
+    if judged is not None:
+        text = f"Nothing: the RunCard does not hold. {_text(judged['promotion_explanation']['headline'])}"
+        if judged["ok"]:
+            text = f"{CLAIMS[card['claim_tier']].capitalize()}."
+    return ["## What may be claimed", "", text, ""]
 
 
 def _loading(base: str, adapter: bool) -> list[str]:

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bashgym.evidence.card import PATH_FIELDS
+from bashgym.evidence.card import CLAIMS, PATH_FIELDS
 from bashgym.evidence.explain import NEXT
 from bashgym.evidence.findings import Gate
 from bashgym.methods.spec import EvidenceKind
 
 SCHEMA = "bashgym.evidence_explanation.v1"
-_CLAIMS = {
-    "local_smoke": "the path works on this machine; nothing is said about quality",
-    "narrow_routing": "the model is better on the task family that was measured",
-    "broad_public_claim": "the model is better in general, public benchmarks included",
-}
 _PAIRED = "bashgym eval run --model {run} --baseline {base}"
 _HELDOUT = "bashgym eval heldout --data-file REQUEST"
 _COMPARED = "bashgym eval holdout-comparison --data-file REQUEST"
@@ -66,7 +61,7 @@ def explain(found: Mapping[str, Any]) -> dict[str, Any]:
         {"code": "bundle", "message": f"{p['file']}: {p['problem']}", "mend": "make the bundle again"}
         for p in found["problems"]
     ]
-    claim = _CLAIMS.get(found["claim_tier"], found["claim_tier"])
+    claim = CLAIMS.get(found["claim_tier"], found["claim_tier"])
     lines = [
         f"Run {found['run_id']}: the card says {found['decision']!r} at tier {found['claim_tier']}: {claim}.",
         "As a promotion it holds." if found["ok"] else f"As a promotion it does not hold: {len(gaps)} gaps.",

@@ -167,7 +167,7 @@ def heldout(document: Document, path: Path) -> str:
         part(document, "bootstrap"),
         effects,
         clusters,
-        1 - len(effects) / max(1, len(lines)),
+        (len(lines) - len(effects)) / max(1, len(lines)),
         document.get("metric") in BINARY,
     )
 

@@ -32,6 +32,8 @@ class ServeConfig(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     max_batch: int = 64
     announce: bool = False
     """Say on stdout, as JSON, where the endpoint is; the person at the terminal is told on stderr anyway."""
+    parent_pid: int | None = None
+    """The server ends when this is no longer its parent; null lets it live on."""
 
 
 class _Generation(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -10,8 +10,10 @@ import asyncio
 import hmac
 import json
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -26,6 +28,7 @@ from bashgym.inference.served import ServeConfig, error_envelope
 
 MAX_BODY_BYTES = 8 << 20
 BODY_TIMEOUT_S = 30.0
+PARENT_LOOK_S = 0.5
 TOKEN_VARIABLE = "BASHGYM_MODEL_TOKEN"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -106,6 +109,8 @@ def serve(config: ServeConfig, token: str | None) -> None:
     """Binds, loads, then serves until SIGTERM or SIGINT."""
     if token is None and not is_loopback(config.host):
         raise fail("bind_refused", f"binding to {config.host} lets other machines in", "Give --token.", ["--host"])
+    if config.parent_pid is not None:
+        threading.Thread(target=_end_with, args=(config.parent_pid,), name="parent", daemon=True).start()
     listener = bind(config.host, config.port)
     from bashgym.inference.answers import ModelRoutes
 
@@ -131,6 +136,13 @@ def serve(config: ServeConfig, token: str | None) -> None:
         keepalive_timeout=75.0,
         handler_cancellation=True,  # who hangs up takes the work along
     )
+
+
+def _end_with(parent: int) -> None:
+    """Waits until somebody else is the parent, which was killed then, and ends this process."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOK_S)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def main(argument: str) -> int:

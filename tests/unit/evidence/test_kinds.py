@@ -19,6 +19,7 @@ from bashgym.data.replay_records import (
     behavior_policy,
 )
 from bashgym.data.replay_records import write_records as write_replay
+from bashgym.evidence import overlap, retrieval
 from bashgym.evidence.checks.kinds import ROW_RULES, RULES
 from bashgym.methods import registry
 from bashgym.methods.spec import EvidenceKind
@@ -298,6 +299,40 @@ def test_each_section_of_a_retrieval_report_counts_for_itself(run, tmp_path, kin
         bad = put(documents.retrieval(), path, value)
         assert f"{kind}_not_ok" in judged(run, kind, bad, tmp_path), (path, value)
     assert judged(run, kind, put(documents.retrieval(), ("latency", "query_latency_ms"), 10.0), tmp_path) == set()
+
+
+def test_a_retriever_is_judged_at_the_limits_as_they_are_written():
+    document = documents.retrieval()
+    twenty = {**document, "queries": document["queries"][:20]}
+    assert [rule(twenty) for rule in retrieval.RULES.values()] == [""] * 5
+    nineteen = {**document, "queries": document["queries"][:19]}
+    assert retrieval.frozen_split(nineteen) and retrieval.metrics(nineteen) and retrieval.hard_slices(nineteen)
+    same = [{**row, "candidate": row["incumbent"]} for row in document["queries"]]
+    assert retrieval.metrics({**document, "queries": same}), "no gain is no gain"
+    assert retrieval.hard_slices({**document, "queries": same}) == "", "as good as before on the hard ones"
+    fast = {**document, "latency": {**document["latency"], "query_latency_ms": 0.5}}
+    assert retrieval.latency(fast) == ""
+    nothing = {**document, "latency": dict.fromkeys(document["latency"], -1.0)}
+    assert retrieval.latency(nothing)
+
+
+def test_questions_are_found_in_any_turn_and_in_no_other_role(tmp_path):
+    rows = write_lines(tmp_path / "t.jsonl", [{"messages": [{"role": "user", "content": "count the lines of a.txt"}]}])
+    asked = {"role": "user", "content": "count the lines of a.txt"}
+    found = overlap.questions(
+        {
+            "second": [{"role": "user", "content": "hello there"}, asked],
+            "plain": "Count  the lines of A.txt",
+            "system": [{**asked, "role": "system"}],
+            "other": ["count the lines of a.txt", {"role": "user", "content": 3}],
+        },
+        rows,
+    )
+    assert found == ["plain", "second"]
+    (tmp_path / "bad.jsonl").write_text("[1]\n")
+    assert overlap.questions({"a": "b"}, tmp_path / "absent.jsonl") is None
+    assert overlap.environments({"a": "b"}, tmp_path / "absent.jsonl") is None
+    assert overlap.training_file({"dataset": 3}) is None
 
 
 def stages(run, **changes):

@@ -341,6 +341,28 @@ def test_the_model_card_tells_the_interval_or_that_there_is_none(run, models):
     assert "Not evaluated" in model_card(run)
 
 
+def test_a_model_card_claims_no_more_than_a_card_that_holds(run):
+    assert "there is no RunCard" in model_card(run)
+    make_card(run)
+    assert "nothing is said about quality" in model_card(run), "local_smoke"
+    make_card(run, claim_tier="narrow_routing", decision="promote")
+    text = model_card(run)
+    assert "better on the task family" in text and "in general" not in text and "+0.500" in text
+    make_card(run, claim_tier="broad_public_claim")
+    text = model_card(run)
+    assert "does not hold" in text and "in general" not in text
+    edit(run / "run_state.json", status="failed")
+    make_card(run, claim_tier="narrow_routing")
+    assert "does not hold" in model_card(run)
+    edit(run / "run_state.json", status="completed")
+    make_card(run)
+    edit(run / "release_evidence.json", ship=False)
+    text = model_card(run)
+    assert "+0.500" not in text and "Nothing that the RunCard accepts" in text
+    (run / "run_card.json").write_text("{}")
+    assert "does not hold" in model_card(run)
+
+
 def test_names_cannot_break_out_of_the_model_card(run):
     manifest = json.loads((run / "manifest.json").read_text())
     manifest["model"]["name"] = "x\n---\n<script>|`"
