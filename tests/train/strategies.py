@@ -49,7 +49,12 @@ def rows(strategy):
 
 def judged(kind, i, split="train"):
     """A reward example: the better answer says so."""
-    row = {"example_id": f"{kind}-{split}-{i}", "reward_type": f"{kind}_reward", "prompt": f"{split} case {i}: ", "split": split}
+    row = {
+        "example_id": f"{kind}-{split}-{i}",
+        "reward_type": f"{kind}_reward",
+        "prompt": f"{split} case {i}: ",
+        "split": split,
+    }
     good = i % 2 == 0
     if kind == "preference":
         return {**row, "chosen": f"yes {i}", "rejected": f"no {i}"}

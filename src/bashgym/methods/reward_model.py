@@ -237,7 +237,10 @@ RECIPE = Recipe(
             "score the held-out rows",
             "bashgym training reward-model score --model <run_id> --input <examples.jsonl> --output <predictions.jsonl> --json",
         ),
-        ("evaluate predictions", "bashgym training reward-eval evaluate <predictions.jsonl> --split eval --run-id <run_id> --json"),
+        (
+            "evaluate predictions",
+            "bashgym training reward-eval evaluate <predictions.jsonl> --split eval --run-id <run_id> --json",
+        ),
     ),
 )
 

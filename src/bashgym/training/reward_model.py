@@ -211,7 +211,9 @@ def _divided(
         if not held_out and len(kept) < int(request["sample_prompts"]):
             kept.append(row)
     if not train:
-        raise fail("dataset_empty", f"no {kind} row can be trained on at this max_seq_length", fields=["max_seq_length"])
+        raise fail(
+            "dataset_empty", f"no {kind} row can be trained on at this max_seq_length", fields=["max_seq_length"]
+        )
     return train, evaluation, kept
 
 
