@@ -37,11 +37,10 @@ def iter_prompt_rows(
             row = preferences.check_row(method, columns, number, value, collector)
             if row is None or (method == "dpo" and pairs.add(number, row)):
                 continue
-            yield wrapped(row) if wrap else row
+            yield _wrapped(row) if wrap else row
 
 
-def wrapped(row: PromptRow) -> PromptRow:
-    """The row with a plain prompt as a user turn and plain answers as assistant turns."""
+def _wrapped(row: PromptRow) -> PromptRow:
     prompt = _turn("user", row.prompt)
     answers = {name: _turn("assistant", side) for name, side in row.sides.items()}
     return PromptRow(prompt, answers, row.number, row.value, row.tools)
