@@ -2,11 +2,14 @@
 
 import json
 import os
+from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 
-from bashgym.core.errors import BashGymError
+from bashgym.core.errors import BashGymError, fail
 from bashgym.data.replay_records import read_records
+from bashgym.envs import rollout as episodes
 from bashgym.evals.local_rollouts import local_rollouts
 from bashgym.evals.rollout_protocol import Act, understand
 from bashgym.inference.client import ChatReply
@@ -163,24 +166,26 @@ def test_stop_on_error_says_how_much_was_not_played(settings):  # noqa: F811
     assert "2 of 3 attempts were not played" in found["warnings"][0]
 
 
-def test_a_fault_of_the_machine_ends_all_and_leaves_no_workspace(settings, monkeypatch, tmp_path):  # noqa: F811
-    from bashgym.core.errors import fail
-    from bashgym.envs import workspace
+def test_a_fault_of_the_machine_ends_all_and_leaves_no_workspace(settings, monkeypatch):  # noqa: F811
+    made = episodes.temporary_workspace
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    os.chmod(tmp_path, 0o755)
-    real = workspace.run_command
+    @contextmanager
+    def broken(*given):
+        def run(command, **more):
+            if "b >" in command:
+                raise fail("sandbox_unavailable", "gone")
+            return workspace.run(command, **more)
 
-    def broken(command, **more):
-        if "b >" in command:
-            raise fail("sandbox_unavailable", "gone")
-        return real(command, **more)
+        with made(*given) as workspace:
+            folders.append(workspace.work.parent)
+            yield replace(workspace, run=run)
 
-    monkeypatch.setattr(workspace.Workspace, "run", staticmethod(broken))
+    folders = []
+    monkeypatch.setattr(episodes, "temporary_workspace", broken)
     with endpoint(oracle) as (where, _), pytest.raises(BashGymError) as caught:
         play(settings, where, use_tool_calling=False)
-    assert caught.value.code == "sandbox_unavailable"
-    assert not list(tmp_path.glob("bashgym-episode-*"))
+    assert (caught.value.code, caught.value.message) == ("sandbox_unavailable", "gone")
+    assert len(folders) == len(SPECS) and not any(folder.exists() for folder in folders)
 
 
 def test_given_commands_stop_at_the_first_failure_and_keep_what_they_left(settings, tmp_path):  # noqa: F811

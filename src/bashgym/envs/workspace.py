@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import stat
 import subprocess
 import tempfile
@@ -89,14 +88,15 @@ def write_files(folder: Path, files: Mapping[str, str], user: int | None = None)
 
 def remove_tree(folder: Path) -> None:
     """Removes a folder that a command may have filled with unreadable or absurdly deep folders."""
-    try:
-        shutil.rmtree(folder)
-    except (OSError, RecursionError):
+    # Not shutil.rmtree: it recurses, and at Python's limit even its own clean-up fails.
+    rm = ["rm", "-rf", "--", str(folder)]
+    done = subprocess.run(rm, capture_output=True, check=False)
+    if folder.exists():
         subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
-        done = subprocess.run(["rm", "-rf", "--", str(folder)], capture_output=True, check=False)
-        if folder.exists():
-            reason = done.stderr.decode("utf-8", "replace").strip()[:200]
-            raise fail("directory_unwritable", f"{folder} could not be removed: {reason}") from None
+        done = subprocess.run(rm, capture_output=True, check=False)
+    if folder.exists():
+        reason = done.stderr.decode("utf-8", "replace").strip()[:200]
+        raise fail("directory_unwritable", f"{folder} could not be removed: {reason}")
 
 
 def fingerprint(folder: Path, path: str) -> str:

@@ -42,6 +42,8 @@ MAX_TOKENS = 1 << 31
 """More is no count."""
 KEPT = "rollout-workspaces"
 """Where kept workspaces go if nothing else is asked for, in the current folder."""
+MAX_KEPT_DEPTH = 200
+"""Deeper folders are not copied: Python's copy recurses."""
 CHARS_A_TOKEN = 4
 """For endpoints that count no tokens."""
 _OVERFLOW = re.compile(r"context[ _](length|window|size)|maximum context|exceeds the (model|context)", re.IGNORECASE)
@@ -311,12 +313,21 @@ def keep_workspace(episode: Episode, root: Path, name: str) -> str:
     place.parent.mkdir(parents=True, exist_ok=True)
     while place.exists():
         place = place.with_name(f"{place.name}.again")  # what is there is somebody's
+    cut: list[str] = []
+
+    def left_out(folder: str, names: list[str]) -> list[str]:
+        if len(Path(folder).relative_to(episode.work).parts) < MAX_KEPT_DEPTH:
+            return _special(folder, names)
+        cut.extend(["folders too deep to be copied"] if names else [])
+        return names
+
     try:
-        shutil.copytree(episode.work, place, symlinks=True, ignore=_special)
-    except (OSError, RecursionError) as error:
+        shutil.copytree(episode.work, place, symlinks=True, ignore=left_out)
+    except OSError as error:
         place.mkdir(exist_ok=True)
-        note = str(error)[:2000] if isinstance(error, RecursionError) else f"{type(error).__name__}: {error}"[:2000]
-        (place / ".bashgym-incomplete").write_text(note.encode("utf-8", "replace").decode())
+        cut.append(f"{type(error).__name__}: {error}"[:2000])
+    if cut:
+        (place / ".bashgym-incomplete").write_bytes("\n".join(dict.fromkeys(cut)).encode("utf-8", "replace"))
     return str(place)
 
 
