@@ -50,7 +50,7 @@ TARGETS = {
         )
         for name in (
             *("release", "runcard", "binding", "bundle", "inspection", "scores"),
-            *("recount", "sections", "retrieval", "overlap", "archive", "signing", "rules"),
+            *("recount", "sections", "retrieval", "overlap", "archive", "signing", "rules", "manifests"),
             *(
                 f"checks.{part}"
                 for part in ("claims", "documents", "integrity", "kinds", "metrics", "release", "rows", "run")

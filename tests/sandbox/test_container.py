@@ -140,3 +140,11 @@ def test_a_command_that_no_argv_can_hold_is_refused(tmp_path):
     with pytest.raises(BashGymError) as caught:
         Container(("podman",), "img", "/app", False).run("a\0b", workdir=tmp_path)
     assert caught.value.code == "invalid_field"
+
+
+def test_what_is_frozen_is_so_by_each_name_of_the_workspace(tmp_path):
+    frozen = [(tmp_path / "tests", "/work/tests"), (tmp_path / "aside", "/verifier")]
+    options = Container(("podman",), "image", "/app", False)._options(tmp_path, Limits(), frozen, [])
+    assert {o.split(":", 1)[1] for o in options if o.endswith(":ro")} == {
+        *("/work/tests:ro", "/app/tests:ro", "/verifier:ro")
+    }

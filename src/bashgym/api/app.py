@@ -15,6 +15,7 @@ from starlette.exceptions import HTTPException
 from bashgym import __version__
 from bashgym.api import (
     artifacts,
+    cascade,
     eval_canaries,
     eval_gates,
     eval_heldout,
@@ -62,6 +63,7 @@ def build_app(workspace: Workspace) -> FastAPI:
         eval_rollouts.router,
         eval_heldout.router,
         eval_replay.router,
+        cascade.router,
         ledger.router,
     ):
         app.include_router(router)

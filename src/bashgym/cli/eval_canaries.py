@@ -51,7 +51,7 @@ def _show(doc: dict[str, Any]) -> None:
         {
             "canary": safe(row["canary_id"]),
             "guarded": "invalid" if row["invalid"] else "yes" if row["guarded"] else "NO",
-            "ended": row["verifier_status"],
+            "ended": row["verifier_status"] + (safe(f", {row['outside']}") if row["outside"] else ""),
             "beats the naive harness": {True: "yes", False: "no", None: ""}[row["control_beaten"]],
         }
         for row in doc["canaries"]

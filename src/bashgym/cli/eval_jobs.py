@@ -59,7 +59,7 @@ def heldout(
 
 
 def list_jobs(
-    kind: Annotated[str | None, typer.Option(help="heldout, suite or rollouts.")] = None,
+    kind: Annotated[str | None, typer.Option(help="heldout, suite, rollouts, cascade or cascade_distill.")] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
 ) -> Reply:
     """Evaluation jobs, the newest first."""

@@ -70,6 +70,26 @@ def release(
     return Reply({**doc, "output": str(target)}, show, exit_code=0 if doc["ship"] else 1)
 
 
+def manifests(
+    run: Run,
+    heldout: Annotated[Path, typer.Option(help="The rows that were held out; a score file of `eval run` will do.")],
+) -> Reply:
+    """Write split_manifest.json and decontamination_manifest.json of a run. Exit status 2: held-out questions were trained on."""
+    from bashgym.evidence.manifests import write
+
+    doc = write(_run_dir(run), heldout.absolute())
+    found = doc["decontamination_manifest"]["contaminated"]
+
+    def show() -> None:
+        print(
+            f"{doc['split_manifest']['heldout_questions']} held-out questions, {len(found)} of them in the training rows"
+        )
+        for name, hit in list(found.items())[:20]:
+            print(f"  {safe(name)}: {hit['kind']} (row {hit['row']})")
+
+    return Reply(doc, show, exit_code=2 if found else 0)
+
+
 def bundle(
     run: Run, output: Annotated[Path, typer.Option(help="New folder, or a new file that ends in .tar.")]
 ) -> Reply:

@@ -64,9 +64,7 @@ _REWARD_EVAL = Group(
 )
 _REWARD_MODEL = Group(
     "Reward models.",
-    {
-        "smoke": Command("rewards:smoke", "Prove the path with a bag-of-words scorer."),
-    },
+    {"smoke": Command("rewards:smoke", "Prove the path with a bag-of-words scorer.")},
 )
 _DPO_PAIRS = Group(
     "Preference pairs.",
@@ -162,7 +160,19 @@ ROOT = Group(
                 "resume": Command("eval_jobs:resume", "Go on with a stopped or killed job."),
                 "rollouts": Command("eval_rollouts:rollouts", "A model against environments in the sandbox."),
                 "local-rollouts": Command("eval_rollouts:local_rollouts", "Given commands, judged."),
+                "retrieval": Command("eval_retrieval:retrieval", "A retriever against the incumbent, from ranked results."),
                 "openenv": Command("eval_openenv:openenv", "A model against the environments of an OpenEnv server."),
+            },
+        ),
+        "cascade": Group(
+            "Domain after domain, each stage with its own RunCard, then one student.",
+            {
+                "start": Command("cascade:start", "Train one stage per domain, in a process of its own."),
+                "status": Command("cascade:status", "Where a cascade stands, its cards as they are judged now."),
+                "stop": Command("cascade:stop", "End a cascade and the run of its stage."),
+                "distill": Command("cascade:distill", "One student from the stages of a completed cascade."),
+                "distill-status": Command("cascade:distill_status", "Where a distillation stands."),
+                "distill-stop": Command("cascade:distill_stop", "End a distillation and its run."),
             },
         ),
         "env": Group(
@@ -186,6 +196,7 @@ ROOT = Group(
             "What stands behind a claim: built, bundled, signed, and checked again.",
             {
                 "release": Command("evidence:release", "Release evidence of a run, from an evaluation."),
+                "manifests": Command("evidence:manifests", "What was held out, and that it was not trained on."),
                 "bundle": Command("evidence:bundle", "A run's card and all its evidence, sealed."),
                 "verify": Command("evidence:verify", "Hash and compute everything again."),
                 "explain": Command("evidence:explain", "The claim and its gaps in plain words."),

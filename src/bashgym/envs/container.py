@@ -155,7 +155,10 @@ class Container:
     ) -> list[str]:
         user = host_user() or os.getuid()
         mounts = [(workdir, place, "") for place in dict.fromkeys((WORK, self.workdir))]
-        mounts += [(source, target, ":ro") for source, target in readonly]
+        for source, target in readonly:
+            # What is read-only at /work is so at the image's own name of the same folder.
+            same = [target.replace(WORK, self.workdir, 1)] if target.startswith(f"{WORK}/") else []
+            mounts += [(source, place, ":ro") for place in dict.fromkeys((target, *same))]
         return [
             f"--network={'bridge' if self.network else 'none'}",
             "--cap-drop=ALL",

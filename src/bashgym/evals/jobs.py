@@ -37,6 +37,8 @@ KINDS = {
     "heldout": "bashgym.evals.heldout:run",
     "suite": "bashgym.evals.suite_job:run",
     "rollouts": "bashgym.evals.rollout_job:run",
+    "cascade": "bashgym.runs.cascade:run",
+    "cascade_distill": "bashgym.runs.cascade_distill:run",
 }
 """Kind -> `module:function(folder, body, secrets, progress)`, which gives the report."""
 TERMINAL = frozenset({EvalStatus.COMPLETED, EvalStatus.FAILED, EvalStatus.CANCELLED})

@@ -8,13 +8,17 @@ from typing import Any
 from bashgym.evidence.card import CLAIMS, PATH_FIELDS
 from bashgym.evidence.explain import NEXT
 from bashgym.evidence.findings import Gate
+from bashgym.evidence.manifests import SCHEMAS
 from bashgym.methods.spec import EvidenceKind
 
 SCHEMA = "bashgym.evidence_explanation.v1"
 _PAIRED = "bashgym eval run --model {run} --baseline {base}"
 _HELDOUT = "bashgym eval heldout --data-file REQUEST"
 _COMPARED = "bashgym eval holdout-comparison --data-file REQUEST"
-_RETRIEVAL = "write a bashgym.retrieval_report.v1 (see the docstring of bashgym.evidence.retrieval)"
+_RETRIEVAL = (
+    "bashgym eval retrieval --run-id {run} --queries QUERIES --qrels JUDGEMENTS --corpus CORPUS --run RANKED --baseline RANKED "
+    "--training-pairs PAIRS --budget-ms MS --output REPORT"
+)
 _CASCADE = "give every stage a card that holds: bashgym training runcard validate STAGE_CARD --promotion"
 MAKERS: dict[str, str] = {
     EvidenceKind.METRICS: "",
@@ -96,6 +100,9 @@ def mend(kind: str, run_id: str, base: str) -> str:
 def _mend(finding: Mapping[str, Any], found: Mapping[str, Any]) -> str:
     """The mend of a kind that is missing or does not hold; else what the gate of the finding advises."""
     code = str(finding["code"])
+    if code in [f"claim_tier_{kind}_missing" for kind in SCHEMAS]:
+        made = f"bashgym evidence manifests --run {found['run_id']} --heldout ROWS"
+        return f"{made}; bashgym training runcard attach-evidence CARD --evidence KIND=FILE"
     for kind in MAKERS:
         field = PATH_FIELDS.get(kind)
         if code in (f"missing_{kind}", f"{kind}_not_ok", f"missing_{field}", f"missing_{field}_file"):

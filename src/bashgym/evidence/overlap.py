@@ -28,7 +28,7 @@ def training_file(manifest: Mapping[str, Any]) -> Path | None:
 
 def questions(prompts: Mapping[str, Any], dataset: Path) -> list[str] | None:
     """Ids of the items whose question the training file holds; None if it cannot be read."""
-    asked = {f"{item}\0{i}": text for item, prompt in prompts.items() for i, text in enumerate(_turns(prompt))}
+    asked = {f"{item}\0{i}": text for item, prompt in prompts.items() for i, text in enumerate(turns(prompt))}
     try:
         return sorted({key.partition("\0")[0] for key in contaminated(asked, dataset)})
     except BashGymError:
@@ -49,7 +49,7 @@ def environments(held: Mapping[str, str], dataset: Path) -> list[str] | None:
     return sorted(hit)
 
 
-def _turns(prompt: Any) -> Iterator[str]:
+def turns(prompt: Any) -> Iterator[str]:
     """Every user turn of a conversation, or the string itself."""
     if isinstance(prompt, str):
         yield prompt

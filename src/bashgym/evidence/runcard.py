@@ -18,6 +18,7 @@ from bashgym.evidence.card import PATH_FIELDS, PROMOTING, SCHEMA, RunCard, read_
 from bashgym.evidence.explain import artifact_status, promotion_explanation
 from bashgym.evidence.findings import Book, Gate, Level
 from bashgym.evidence.inspection import REPORT_SCHEMA, bring
+from bashgym.evidence.manifests import SCHEMAS
 from bashgym.evidence.release import build_release_evidence
 from bashgym.evidence.rules import judge
 from bashgym.methods.distillation import TEXT_ONLY
@@ -36,8 +37,7 @@ _BESIDE = {
     "release_evidence": "release_evidence.json",
 }
 """Evidence that is taken from the run directory when it is not given."""
-_MANIFESTS = ("split_manifest", "decontamination_manifest")
-KINDS = frozenset({*PATH_FIELDS, *EvidenceKind, *_MANIFESTS})
+KINDS = frozenset({*PATH_FIELDS, *EvidenceKind, *SCHEMAS})
 """Kinds that `evidence` takes."""
 OPTIONS = {field.removesuffix("_path"): kind for kind, field in PATH_FIELDS.items()}
 """Name of an option -> the kind of evidence that it names."""

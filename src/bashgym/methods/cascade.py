@@ -8,7 +8,11 @@ from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Me
 DATASET = DatasetContract(
     "sft",
     "rows of the stage's own method, filtered by domain",
-    rules=("every stage has at least ten rows", "no row is in two domains", "held-out families are in none"),
+    rules=(
+        "a domain with fewer than min_domain_examples rows (ten) is skipped, on record",
+        "no row is in two domains",
+        "held-out families are in none",
+    ),
 )
 
 EVIDENCE = (
@@ -42,8 +46,14 @@ RECIPE = Recipe(
         ("a stage fails", "stop the cascade; a failed stage is not a starting point"),
     ),
     next=(
-        ("plan the first stage", "bashgym training plan --strategy sft --json"),
+        (
+            "train stage after stage",
+            "bashgym cascade start --base-model <model-id> --dataset-path <rows.jsonl> --domain file_operations "
+            "--domain bash_commands --wait",
+        ),
         ("check a stage's card", "bashgym training runcard validate data/models/<run_id>/run_card.json --promotion"),
+        ("distil one student from the stages", "bashgym cascade distill --student-model <model-id> --wait"),
+        ("write the record as evidence", "bashgym cascade status --output cascade.json"),
     ),
 )
 
@@ -51,12 +61,13 @@ METHOD = Method(
     name="cascade",
     title="Cascade and MOPD",
     summary="Domain after domain, each behind its own gate, then distilled into one student.",
-    objective="that of each stage; the student minimises the divergence from its domain teachers",
+    objective="that of each stage; the student minimises the divergence from its domain teachers, one after the other",
     direct=False,
     dataset=DATASET,
     metrics=(*OPTIMISATION, *EXECUTED),
     evidence=EVIDENCE,
     recipe=RECIPE,
     aliases=("mopd", "cascade-mopd"),
-    workflow="start and gate one direct run per domain; each stage has its own RunCard",
+    workflow="`bashgym cascade start` runs one stage per domain, each with its own RunCard; `bashgym cascade distill` then "
+    "teaches one student, a run per teacher",
 )

@@ -68,6 +68,12 @@ METHOD = Method(
         rules=(("recall up, agent success flat", "the model does not use what it finds: look at prompts"),),
         next=(
             (
+                "compare with the incumbent on the frozen split",
+                "bashgym eval retrieval --queries <queries.jsonl> --qrels <qrels.jsonl> --corpus <corpus.jsonl> "
+                "--run <run.jsonl> --baseline <incumbent.jsonl> --training-pairs <pairs.jsonl> --budget-ms 50 "
+                "--output retrieval.json",
+            ),
+            (
                 "record the claim and what is known",
                 "bashgym training runcard create --run-id <run_id> --training-method embedding_retriever "
                 "--base-model <model-id> --compute-target local --output run_card.json",

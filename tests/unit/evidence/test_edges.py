@@ -2,17 +2,22 @@
 
 import json
 
+import documents
 import pytest
-from evidence_run import RUN_ID, codes, edit, make_card, make_report, make_run, score_lines, write_lines
+from evidence_run import RUN_ID, codes, edit, make_card, make_report, make_run, score_lines, write_json, write_lines
 
 from bashgym.core.errors import BashGymError
-from bashgym.evidence.binding import artifact_digests
+from bashgym.evidence import manifests
+from bashgym.evidence.archive import verify
+from bashgym.evidence.binding import artifact_digests, find_run
+from bashgym.evidence.bundle import measure
 from bashgym.evidence.card import read_card, write_card
 from bashgym.evidence.checks.claims import direction
 from bashgym.evidence.findings import Book
 from bashgym.evidence.release import FLOORS, build_release_evidence, gate
 from bashgym.evidence.runcard import validate
 from bashgym.evidence.scores import Pairing, read_scores
+from bashgym.methods import registry
 
 
 def in_clusters(lines, n):
@@ -150,3 +155,156 @@ def test_the_run_that_a_card_names_is_the_run_that_is_judged(run):
     assert made["run_card"]["run"]["run_id"] == RUN_ID
     edit(run / "manifest.json", seed=8)
     assert "run_binding_mismatch" in codes(validate(run / "run_card.json", promotion=True))
+
+
+def test_two_files_of_one_kind_are_one_too_many(run):
+    card = make_card(run)["run_card"]
+    path = run / "run_card.json"
+    sealed = read_card(path, Book())
+    sealed.evidence = [*sealed.evidence, sealed.evidence[0]]
+    write_card(path, sealed)
+    assert "evidence_duplicate" in codes(validate(path)) and len(card["evidence"]) == len(sealed.evidence) - 1
+
+
+def test_a_file_in_the_run_directory_speaks_about_the_run_unless_it_says_otherwise(run, tmp_path):
+    outside = write_lines(tmp_path / "away.jsonl", [{"run_id": "run_other", "step": 1}])
+    inside = write_lines(run / "here.jsonl", [{"step": 1}])
+    named = write_json(run / "named.json", {"run_id": "run_other", "schema_version": "x.v1"})
+
+    def measured(path, folder=run):
+        return measure("metrics", path, card_dir=run, run_id=RUN_ID, run_dir=folder)
+
+    assert measured(inside).run_id == RUN_ID and measured(inside, None).run_id == ""
+    assert measured(outside).run_id == "", "only a JSON document is asked"
+    assert (measured(named).run_id, measured(named).schema_version) == ("run_other", "x.v1")
+
+
+def test_a_run_id_is_no_path(models, tmp_path):
+    for name in ("..", ".", "a/b", ""):
+        folder = models / name
+        write_json(folder / "manifest.json", {"run_id": name})
+        assert find_run(name, tmp_path / "cards", models) is None, name
+    assert find_run("a\0b", tmp_path, models) is None
+    write_json(models / "plain" / "manifest.json", {"run_id": "plain"})
+    assert find_run("plain", tmp_path / "cards", models) == models / "plain"
+
+
+def test_the_whole_range_may_be_asked_for(models):
+    run = make_run(models)
+    report = make_report(run)
+    assert build_release_evidence(report, run_dir=run, min_effect=1.0)["ship"] is False
+    moved = run.rename(run.parent / "moved")
+    document = build_release_evidence(moved / "evals/eval_1/report.json", run_dir=moved)
+    assert document["run_id"] == RUN_ID, "the manifest says which run it is, not the folder"
+
+
+def test_what_was_not_looked_at_is_no_finding_of_its_own():
+    unknown = {**good_observed(), "tamper_rate": None, "train_overlap": None}
+    assert gate(REPORT, unknown, FLOORS)["ship"] is True
+
+
+def test_a_score_without_an_item_is_unreadable(tmp_path):
+    found = read_scores(
+        write_lines(tmp_path / "s.jsonl", [{"item_id": 3, "passed": True}, {"item_id": "", "passed": True}])
+    )
+    assert found.unreadable == 2 and found.rate() is None
+
+
+def manifests_of(run):
+    heldout = make_report(run).with_name("candidate.jsonl")
+    manifests.write(run, heldout)
+    return {kind: run / f"{kind}.json" for kind in manifests.SCHEMAS}
+
+
+def test_a_broad_claim_holds_with_benchmarks_and_both_manifests(models, tmp_path):
+    run = make_run(models)
+    files = manifests_of(run)
+    beside = {"external_benchmarks": write_json(tmp_path / "b.json", documents.external())}
+    build_release_evidence(run / "evals/eval_1/report.json", run_dir=run, output=run / "release_evidence.json", beside=beside,
+                           min_scores={"gsm8k": 0.5})  # fmt: skip
+    card = make_card(run, claim_tier="broad_public_claim", decision="promote", evidence=files)
+    assert card["ok"], card["findings"]
+    for kind, path in files.items():
+        good = json.loads(path.read_text())
+        bad = [{"run_id": "run_other"}, {"train_sha256": "0" * 64}, {"heldout_sha256": good["train_sha256"]},
+               {"heldout_sha256": "0" * 63}, {"heldout_sha256": None}, {"schema_version": "x"}, {"simulated": True}]  # fmt: skip
+        if kind == "decontamination_manifest":
+            bad += [{"contaminated": {"1.0": {"kind": "exact", "row": 1}}}, {"n_checked": 0}, {"contaminated": None}]
+        for change in bad:
+            spoiled = write_json(run / "spoiled.json", {**good, **change})
+            made = make_card(run, claim_tier="broad_public_claim", evidence={**files, kind: spoiled})
+            assert f"claim_tier_{kind}_missing" in codes(made), (kind, change)
+        saying = write_json(run / "saying.json", {"run_id": RUN_ID, "ok": True})
+        assert f"{kind}_not_ok" in codes(make_card(run, evidence={kind: saying}))
+
+
+def test_manifests_find_what_was_trained_on(models):
+    run = make_run(models)
+    held = write_lines(run / "held.jsonl", [{"prompt": "train 3"}, {"prompt": "quite another question"}])
+    found = manifests.write(run, held)
+    assert list(found["decontamination_manifest"]["contaminated"]) == ["1.0"]
+    assert found["split_manifest"]["heldout_questions"] == 2 and found["split_manifest"]["train_rows"] == 8
+    for bad in ([{"answer": "x"}],):
+        with pytest.raises(BashGymError, match="no row with a prompt"):
+            manifests.write(run, write_lines(run / "held.jsonl", bad))
+    (models.parent / "train.jsonl").unlink()
+    with pytest.raises(BashGymError, match="not there as it was"):
+        manifests.write(run, held)
+
+
+def test_metrics_count_only_when_nothing_is_wrong_with_them(models):
+    whole = {"step": 1, "loss": 1.0, "grad_norm": 1.0, "learning_rate": 1e-4}
+    for extra, fine in (({}, True), ({"non_finite": {"loss": "NaN"}, "loss": None}, False)):
+        run = make_run(models, metrics=[{**whole, **extra}])
+        assert make_card(run)["artifact_status"]["metrics"]["accepted"] is fine
+
+
+def test_reward_spread_is_shown_by_both_series_of_sound_metrics(models):
+    names = {"reward_std": 0.1, "frac_reward_zero_std": 0.1}
+    for point, fine in (
+        (names, True),
+        ({"reward_std": 0.1}, False),
+        ({"frac_reward_zero_std": 0.1}, False),
+        ({**names, "loss": None, "non_finite": {"loss": "NaN"}}, False),
+    ):
+        series = dict.fromkeys(registry.must_emit(registry.get("grpo"), {}), 0.5)
+        both = {name: value for name, value in series.items() if name not in names}
+        run = make_run(models, strategy="grpo", metrics=[{"step": 1, **both, **point}])
+        assert ("missing_zero_std_diagnostics" in codes(make_card(run, training_method="grpo"))) is not fine, point
+
+
+def test_outputs_that_are_gone_are_told(run):
+    (run / "made.txt").write_text("x")
+    card = make_card(run, output_artifact=["final", str(run / "made.txt")])
+    assert "missing_outputs_file" not in codes(card, "warn")
+    (run / "made.txt").unlink()
+    assert "missing_outputs_file" in codes(validate(run / "run_card.json"), "warn")
+
+
+def test_branch_and_commit_are_those_of_the_training_code(run):
+    manifest = json.loads((run / "manifest.json").read_text())
+    edit(run / "manifest.json", code={**manifest["code"], "branch": "topic"})
+    card = make_card(run)["run_card"]
+    assert (card["branch"], card["git_commit"]) == ("topic", "c" * 40)
+    edit(run / "manifest.json", code={})
+    card = make_card(run)["run_card"]
+    assert (card["branch"], card["git_commit"]) == ("", "")
+
+
+def test_what_was_taken_as_stated_is_said(run, models):
+    make_card(run, decision="promote")
+    assert verify(run)["not_recomputed"] == []
+    (models.parent / "train.jsonl").unlink()
+    gate_ = write_json(run / "gate.json", documents.holdout())
+    canaries = write_json(run / "canaries.json", documents.canaries())
+    card = make_card(run, evidence={"holdout_gate": gate_, "canaries": canaries})
+    assert "heldout_overlap_unchecked" in codes(card, "warn")
+    assert any("held-out environments" in f["message"] for f in card["findings"])
+    assert any("canaries" in line for line in verify(run)["not_recomputed"])
+
+
+def test_a_replay_of_blank_lines_is_empty(models):
+    run = make_run(models, strategy="dppo")
+    (run / "blank.jsonl").write_text("\n\n")
+    found = codes(make_card(run, training_method="dppo", evidence={"replay": run / "blank.jsonl"}))
+    assert found & {"replay_not_ok", "invalid_replay_artifact"}

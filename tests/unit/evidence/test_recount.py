@@ -259,3 +259,15 @@ def test_parity_is_with_the_tokenizer_that_the_run_saved(tmp_path):
     assert recount.parity(document, run / "final") == ""
     write_json(run / "final/tokenizer.json", {"model": "other"})
     assert "another tokenizer" in recount.parity(document, run / "final")
+
+
+def test_the_counts_of_either_side_are_checked_before_harm_is_read():
+    document = documents.comparison()
+    for side in ("base", "candidate"):
+        wrong = changed(document, side, "pass_at_k", "1", to=0.99)
+        assert "mean of its environments" in recount.safety(wrong) and "mean of its" in recount.comparison(wrong)
+
+
+def test_a_candidate_that_passes_nothing_is_read_and_refused():
+    found = recount.control({**documents.control(), "observed": {"n_attempts": 96, "n_passed": 0}})
+    assert "chance" in found

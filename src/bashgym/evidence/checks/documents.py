@@ -10,6 +10,7 @@ from bashgym.core.files import read_object
 from bashgym.evals.reward_eval import SCHEMA as REWARD_EVAL
 from bashgym.evals.reward_eval import evaluate
 from bashgym.evals.smoke import SCHEMA as SMOKE
+from bashgym.evidence import manifests
 from bashgym.evidence.card import PATH_FIELDS
 from bashgym.evidence.checks.kinds import ROW_RULES, check_kind, check_replay
 from bashgym.evidence.context import Context
@@ -18,10 +19,8 @@ from bashgym.evidence.inspection import number, score_path
 from bashgym.evidence.recount import is_about, unwrapped
 from bashgym.methods import registry
 
-_VERDICT_KEYS = ("ok", "ship", "passed")
 MIN_PAIR_ACCURACY = 0.6
 """Below it a reward model is not to be used."""
-_UNRULED = ("split_manifest", "decontamination_manifest")
 
 
 def check_documents(ctx: Context) -> None:
@@ -195,8 +194,6 @@ def _check_other(ctx: Context, kind: str) -> None:
         return check_replay(ctx, kind, ctx.files[kind])
     if (document := load(ctx, kind, Gate.METHOD, f"invalid_{kind}_json")) is None:
         return None
-    if kind in _UNRULED:
-        return _check_manifest(ctx, kind, document)
     document = unwrapped(document)
     code, message = _fault(ctx, kind, document)
     if code:
@@ -213,16 +210,8 @@ def _fault(ctx: Context, kind: str, document: dict[str, Any]) -> tuple[str, str]
         return "evidence_smoke", "is of a smoke run and proves no quality"
     if not is_about(document, ctx.card.run_id, _artifacts(ctx)):
         return "evidence_run_mismatch", "names neither this run nor its model"
-    fault = check_kind(ctx, kind, document, ctx.files[kind])
-    return (f"{kind}_not_ok", f"does not hold: {fault}") if fault else ("", "")
-
-
-def _check_manifest(ctx: Context, kind: str, document: dict[str, Any]) -> None:
-    """Manifests of splits and of decontamination: they have to name the run and say that they hold."""
-    said = [document[key] for key in _VERDICT_KEYS if document.get(key) is not None]
-    if document.get("run_id") != ctx.card.run_id:
-        ctx.book.fail(Gate.METHOD, "evidence_run_mismatch", f"the {kind} is about {document.get('run_id')!r}", kind)
-    elif is_simulated(document) or not said or any(value is not True for value in said):
-        ctx.book.fail(Gate.METHOD, f"{kind}_not_ok", f"the {kind} does not say that it holds", kind)
+    if kind in manifests.SCHEMAS:
+        fault = manifests.fault(kind, document, ctx.card.run_id, ctx.run.get("dataset_digest"))
     else:
-        ctx.accepted.add(kind)
+        fault = check_kind(ctx, kind, document, ctx.files[kind])
+    return (f"{kind}_not_ok", f"does not hold: {fault}") if fault else ("", "")

@@ -26,7 +26,6 @@ from bashgym.evidence.release import FLOORS, gate
 from bashgym.methods.spec import EvidenceKind
 
 Document = dict[str, Any]
-MIN_CANARIES = 9
 CASCADE = "bashgym.cascade.v1"
 _NOT_HERE = "the run is not here: nothing of it can be computed again"
 
@@ -45,7 +44,6 @@ def _canaries(document: Document, _: Path, ctx: Context) -> str:
     proven = {row["category"] for row in rows if "environment_id" not in row}
     absent = [name for name in categories() if name not in proven]
     checks = (
-        (found["total"] < MIN_CANARIES, f"{found['total']} canaries; {MIN_CANARIES} are needed"),
         (bool(absent), f"no canary of {', '.join(absent)}"),
         (found["failed"] > 0, f"{found['failed']} attacks got through"),
         (found["invalid"] > 0, f"{found['invalid']} canaries could not fail, or fail everybody"),
