@@ -160,7 +160,9 @@ ROOT = Group(
                 "resume": Command("eval_jobs:resume", "Go on with a stopped or killed job."),
                 "rollouts": Command("eval_rollouts:rollouts", "A model against environments in the sandbox."),
                 "local-rollouts": Command("eval_rollouts:local_rollouts", "Given commands, judged."),
-                "retrieval": Command("eval_retrieval:retrieval", "A retriever against the incumbent, from ranked results."),
+                "retrieval": Command(
+                    "eval_retrieval:retrieval", "A retriever against the incumbent, from ranked results."
+                ),
                 "openenv": Command("eval_openenv:openenv", "A model against the environments of an OpenEnv server."),
             },
         ),
