@@ -46,8 +46,8 @@ class Workspace:
 
         return EvalService(self.settings, self.model)
 
-    def model(self, name: str) -> ModelRef:
-        """A model by name."""
+    def model(self, name: str, *, scorers: bool = False) -> ModelRef:
+        """A model by name; a reward model only where `scorers`."""
         from bashgym.models.catalog import resolve
 
-        return resolve(name, self.settings)
+        return resolve(name, self.settings, scorers=scorers)

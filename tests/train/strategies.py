@@ -25,6 +25,7 @@ OWN = {
     "distillation": {"teacher_model": TINY},
     "session_distillation": {},
     "dppo": {},
+    "reward_model": {},
 }
 
 
@@ -41,7 +42,26 @@ def rows(strategy):
         return [{"prompt": f"{i} plus 1?", "teacher_response": str(i + 1)} for i in range(48)]
     if strategy == "dppo":
         return [_attempt(i) for i in range(48)]
+    if strategy == "reward_model":
+        return [judged("preference", i) for i in range(48)]
     return [_record(i) for i in range(48)]
+
+
+def judged(kind, i, split="train"):
+    """A reward example: the better answer says so."""
+    row = {
+        "example_id": f"{kind}-{split}-{i}",
+        "reward_type": f"{kind}_reward",
+        "prompt": f"{split} case {i}: ",
+        "split": split,
+    }
+    good = i % 2 == 0
+    if kind == "preference":
+        return {**row, "chosen": f"yes {i}", "rejected": f"no {i}"}
+    if kind == "outcome":
+        return {**row, "response": f"{'yes' if good else 'no'} {i}", "reward": float(good)}
+    texts = ["yes", "yes", "no"] if good else ["no", "yes"]
+    return {**row, "steps": [{"text": f"{text} {i}", "reward": int(text == "yes")} for text in texts]}
 
 
 def _attempt(i):

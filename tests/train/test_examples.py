@@ -18,6 +18,7 @@ DATA = {
     "rlvr": "rlvr.jsonl",
     "distillation": "shell_distillation.jsonl",
     "dppo": "dppo.jsonl",
+    "reward_model": "reward_model.jsonl",
 }
 
 

@@ -11,7 +11,7 @@ from bashgym.runs.prepare import refuse_blocked
 from bashgym.training.loop import Job, _prepare_process
 
 from .conftest import TINY
-from .strategies import body, transitions
+from .strategies import body, judged, transitions
 
 pytestmark = pytest.mark.train
 REWARD = "def full(prompt, completion, row):\n    return 1.0\n"
@@ -49,6 +49,14 @@ def _first_row(made):
 
 def _shaping(made):
     return made.trainer._shaping
+
+
+def _trainer(made):
+    return type(made.trainer).__name__
+
+
+def _n_rows(made):
+    return len(made.trainer.train_dataset)
 
 
 def _judged(made):
@@ -151,6 +159,14 @@ CHANGES = {
         "dppo_binary_tv_threshold": (0.3, lambda made: made.trainer.threshold, {}),
         "dppo_binary_kl_threshold": (0.3, lambda made: made.trainer.threshold, {"dppo_divergence": "binary_kl"}),
     },
+    "reward_model": {
+        "reward_kind": ("process", _trainer, {"dataset_path": "JUDGED", "reward_kind": "preference"}),
+        "reward_loss": ("mse", lambda made: made.trainer.bce, {"dataset_path": "OUTCOMES"}),
+        "reward_center_coefficient": (0.01, arg("center_rewards_coefficient"), {}),
+        "reward_train_split": ("eval", _n_rows, {"dataset_path": "OUTCOMES"}),
+        "wrap_prompts": (True, lambda made: _first_row(made)["chosen_ids"], {}),
+        "sample_prompts": (3, lambda made: len(made.built.callbacks), {}),
+    },
 }
 REFUSED = {
     # strategy: {field: (value, error code, further fields)}
@@ -161,6 +177,7 @@ REFUSED = {
     },
     "dpo": {"dpo_backend": ("unsloth", "missing_extra", {})},
     "dppo": {"dppo_backend": ("verl", "backend_unavailable", {})},
+    "reward_model": {"artifact_retention": ("deployable", "invalid_field", {})},
     "grpo": {
         "grpo_backend": ("trl_vllm", "missing_extra", {}),
         "grpo_use_vllm": (False, "invalid_field", {"grpo_backend": "trl_vllm"}),
@@ -188,6 +205,8 @@ def request_of(tmp_path):
         "TASKS": environment_rows(3, 1),
         "COMPLETIONS": completions,
         "REPLAY": [transitions(i) for i in range(8)],
+        "JUDGED": [judged(kind, i) for kind in ("preference", "process") for i in range(8)],
+        "OUTCOMES": [judged("outcome", i, split) for split, n in (("train", 24), ("eval", 16)) for i in range(n)],
         "BOTH": [{"prompt": f"Case {i}", "tests": tests, "answer": "0"} for i in range(12)],
     }
 

@@ -25,7 +25,7 @@ def resolve(name: Name) -> Reply:
     from bashgym.core.settings import Settings
     from bashgym.models.catalog import resolve as find
 
-    return Reply(find(name, Settings.from_env()).facts())
+    return Reply(find(name, Settings.from_env(), scorers=True).facts())
 
 
 def build(name: Name) -> Reply:

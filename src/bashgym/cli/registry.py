@@ -64,7 +64,10 @@ _REWARD_EVAL = Group(
 )
 _REWARD_MODEL = Group(
     "Reward models.",
-    {"smoke": Command("rewards:smoke", "Prove the path with a bag-of-words scorer.")},
+    {
+        "smoke": Command("rewards:smoke", "Prove the path with a bag-of-words scorer."),
+        "score": Command("rewards:score", "Predictions of a trained reward model, beside the rows."),
+    },
 )
 _DPO_PAIRS = Group(
     "Preference pairs.",

@@ -70,6 +70,21 @@ def smoke(
     return _reply(doc, f"{'smoke: ' + doc['note']}; files in {safe(str(output_dir))}")
 
 
+def score(
+    *,
+    model: Annotated[str, typer.Option(help="Run or folder of a reward model.")],
+    source: Annotated[Path, typer.Option("--input", help="File of rows; labels are not needed.")],
+    output: Annotated[Path, typer.Option(help="File for the rows with the model's predictions.")],
+    split: Annotated[str, typer.Option(help="Score the rows of this split alone; the others are copied.")] = "",
+) -> Reply:
+    """Ask a trained reward model. `reward-eval evaluate` reads what this writes."""
+    from bashgym.core.settings import Settings
+    from bashgym.evals.reward_scoring import score_file
+
+    doc = score_file(model, source, output, Settings.from_env(), split=split)
+    return Reply(doc, lambda: print(f"{doc['scored']} of {doc['rows']} rows scored: {safe(str(doc['output']))}"))
+
+
 def _reply(doc: dict[str, Any], line: str) -> Reply:
     def show() -> None:
         print(line)

@@ -20,11 +20,12 @@ from bashgym.data.findings import Collector, Issue
 from bashgym.data.formats import PROBE_ROWS, Reading
 from bashgym.data.messages import PlainSizes
 from bashgym.data.readers import RowBatch, Scan
+from bashgym.data.reward_rows import read_row
 from bashgym.data.sessions.contract import scan_records
 from bashgym.data.transitions import scan_transitions
 from bashgym.data.types import MAX_ROWS_LISTED, Finding, Severity, SftExample
 
-METHODS = ("sft", *preferences.METHODS, "session_distillation", "dppo")
+METHODS = ("sft", *preferences.METHODS, "session_distillation", "dppo", "reward_model")
 
 
 class ContractReport(msgspec.Struct):
@@ -89,6 +90,8 @@ def check_dataset(
             name = _transition_pass(scan, collector, tally)
         elif method == "dppo":
             name = _replay_pass(scan, collector, tally)
+        elif method == "reward_model":
+            name = _reward_pass(scan, column_mapping, collector, tally)
         else:
             name = _prompt_pass((method, reward_mode), scan, column_mapping, collector, tally)
         tally.finish()
@@ -128,6 +131,15 @@ def _replay_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:
     for _, record in scan_replay(scan, collector):
         tally.add_prompt(preferences.PromptRow(record.prompt, {"sampled": "".join(record.tokens())}))
     return "replay"
+
+
+def _reward_pass(scan: Scan, mapping: Mapping[str, str] | None, collector: Collector, tally: _Tally) -> str:
+    for batch in scan:
+        for number, value in zip(batch.numbers, batch.values, strict=True):
+            made = read_row(number, value, collector, mapping=mapping)
+            if made is not None:
+                tally.add_prompt(made.row)
+    return "reward"
 
 
 def _transition_pass(scan: Scan, collector: Collector, tally: _Tally) -> str:

@@ -41,13 +41,20 @@ _LONGER = 1.5
 
 def token_pass(query: DatasetQuery, model_dir: Path) -> tuple[TokenStats | None, int, list[Finding]]:
     """Figures, pairs that training sees, and findings. Tokens are those of both sequences of a pair."""
+    wrap = bool(query.options.get("wrap_prompts"))
+    rows = iter_prompt_rows(query.path, "dpo", column_mapping=query.column_mapping, wrap=wrap)
+    return pairs_pass(query, model_dir, rows)
+
+
+def pairs_pass(
+    query: DatasetQuery, model_dir: Path, rows: Iterable[PromptRow]
+) -> tuple[TokenStats | None, int, list[Finding]]:
+    """The same of given pairs."""
     from bashgym.data import token_checks
     from bashgym.data.tokens import TokenizerBundle
 
     bundle = TokenizerBundle.load(model_dir)
     scan, seen = token_checks.Scan(bundle, query.max_seq_length), _Seen(query.max_seq_length)
-    wrap = bool(query.options.get("wrap_prompts"))
-    rows = iter_prompt_rows(query.path, "dpo", column_mapping=query.column_mapping, wrap=wrap)
 
     def refuse(problem: RowProblem) -> None:
         if problem.code in CODES:

@@ -28,6 +28,7 @@ TOKEN_PASSES = {
     "distillation": "bashgym.data.distillation_checks",
     "session_distillation": "bashgym.data.session_checks",
     "dppo": "bashgym.data.dppo_checks",
+    "reward_model": "bashgym.data.reward_checks",
 }
 """Method -> the module whose `token_pass(query, model_dir)` gives (TokenStats, trainable rows, findings)."""
 OWN_CODES = frozenset({"eval_split_rounds_to_zero", "too_few_rows", "packing_unavailable", "packing_without_kernel"})

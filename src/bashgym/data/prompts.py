@@ -37,10 +37,11 @@ def iter_prompt_rows(
             row = preferences.check_row(method, columns, number, value, collector)
             if row is None or (method == "dpo" and pairs.add(number, row)):
                 continue
-            yield _wrapped(row) if wrap else row
+            yield wrapped(row) if wrap else row
 
 
-def _wrapped(row: PromptRow) -> PromptRow:
+def wrapped(row: PromptRow) -> PromptRow:
+    """The row with a plain prompt as a user turn and plain answers as assistant turns."""
     prompt = _turn("user", row.prompt)
     answers = {name: _turn("assistant", side) for name, side in row.sides.items()}
     return PromptRow(prompt, answers, row.number, row.value, row.tools)

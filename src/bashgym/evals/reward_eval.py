@@ -1,7 +1,8 @@
 """How good a reward model is, from its predictions: accuracy on held-out pairs, calibration, bias, leakage.
 
 Rows are reward examples with a prediction: `predicted_reward` (or an alias) for an answer, `predicted_chosen` and
-`predicted_rejected` for a pair. Outcome rows of one prompt with different rewards are compared as pairs too.
+`predicted_rejected` for a pair, `predicted_steps` for a process. Outcome rows of one prompt with different rewards are
+compared as pairs too, and so are the steps of one process.
 """
 
 from __future__ import annotations
@@ -104,6 +105,12 @@ def _read(rows: Sequence[dict[str, Any]]) -> tuple[list[Answer], list[Pair], int
             answers += sides
             pairs.append(Pair(*sides))
             continue
+        if row.get("predicted_steps") is not None:
+            steps = _steps(row)
+            unscored += not steps
+            answers += steps
+            by_prompt[f"{_normal(row.get('prompt'))}\0{row.get('example_id')}"] += steps
+            continue
         predicted = next((finite(row[name]) for name in PREDICTIONS if row.get(name) is not None), None)
         if predicted is None:
             unscored += 1
@@ -118,6 +125,20 @@ def _answer(row: dict[str, Any], text: object, predicted: float, reward: float |
     cluster = row.get("source") or row.get("domain") or row.get("task_family") or row.get("example_id") or ""
     part = row.get("domain") or row.get("task_family") or ""
     return Answer(_normal(row.get("prompt")), str(text or ""), predicted, reward, str(cluster), str(part))
+
+
+def _steps(row: dict[str, Any]) -> list[Answer]:
+    """Every step of a process as an answer; nothing if one lacks its prediction."""
+    steps, scores = row.get("steps"), row["predicted_steps"]
+    if not isinstance(steps, list) or not isinstance(scores, list) or len(steps) != len(scores):
+        return []
+    found = []
+    for step, predicted in zip(steps, map(finite, scores), strict=True):
+        if predicted is None or not isinstance(step, dict):
+            return []
+        text = step.get("text") or step.get("content")
+        found.append(_answer(row, text, predicted, finite(step.get("reward", step.get("label")))))
+    return found
 
 
 def _within(by_prompt: dict[str, list[Answer]]) -> list[Pair]:

@@ -23,6 +23,8 @@ from bashgym.store.metrics import read_points
 _LICENSE = re.compile(r"^license:\s*['\"]?([\w.+-]+)", re.MULTILINE)
 _UNSAFE = re.compile(r"[\r\n|<>`]+")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_LOADERS = {"SEQ_CLS": "AutoModelForSequenceClassification", "TOKEN_CLS": "AutoModelForTokenClassification"}
+"""Head of a reward model -> the class that loads it."""
 _SHAPE = ("max_steps", "num_epochs", "batch_size", "gradient_accumulation_steps", "max_seq_length", "dtype", "seed")
 
 
@@ -52,7 +54,7 @@ def model_card(run_dir: Path, card_path: Path | None = None, artifact: str = "fi
     lines += _results(run_dir, str(manifest.get("strategy")))
     lines += _evaluation(run_dir, judged)
     lines += _claim(card, judged)
-    lines += _loading(base, adapter)
+    lines += _loading(base, adapter, str(read_or_empty(run_dir / "reward.json").get("task")))
     lines += _limitations(run_dir, card, manifest)
     if license_ == "unknown":
         lines += ["The base model's licence was not found in its files: find out before publishing.", ""]
@@ -84,7 +86,8 @@ def _front(license_: str, base: str, adapter: bool, manifest: dict[str, Any]) ->
     lines = ["---", f"license: {license_}"]
     if _HUB_ID.fullmatch(base):
         lines.append(f"base_model: {base}")
-    lines += [f"library_name: {'peft' if adapter else 'transformers'}", "pipeline_tag: text-generation"]
+    use = "text-classification" if manifest.get("strategy") == "reward_model" else "text-generation"
+    lines += [f"library_name: {'peft' if adapter else 'transformers'}", f"pipeline_tag: {use}"]
     return [*lines, "tags:", "- bashgym", f"- {_text(manifest.get('strategy'))}", "---", ""]
 
 
@@ -167,15 +170,17 @@ def _claim(card: dict[str, Any], judged: dict[str, Any] | None) -> list[str]:
     return ["## What may be claimed", "", text, ""]
 
 
-def _loading(base: str, adapter: bool) -> list[str]:
-    """Code that loads the model; FOLDER is this repository or folder."""
+def _loading(base: str, adapter: bool, task: str) -> list[str]:
+    """Code that loads the model; FOLDER is this repository or folder. `task`: reward.json's, of a reward model."""
     name = base if re.fullmatch(r"[\w./-]+", base) else "the base model"
-    body = ["from transformers import AutoModelForCausalLM, AutoTokenizer", ""]
+    loader = _LOADERS.get(task, "AutoModelForCausalLM")
+    one = ", num_labels=1" if task in _LOADERS else ""
+    body = [f"from transformers import {loader}, AutoTokenizer", ""]
     if adapter:
-        body = [body[0], "from peft import PeftModel", "", f'base = AutoModelForCausalLM.from_pretrained("{name}")']
+        body = [body[0], "from peft import PeftModel", "", f'base = {loader}.from_pretrained("{name}"{one})']
         body.append('model = PeftModel.from_pretrained(base, "FOLDER")')
     else:
-        body.append('model = AutoModelForCausalLM.from_pretrained("FOLDER")')
+        body.append(f'model = {loader}.from_pretrained("FOLDER"{one})')
     return ["## How to load", "", "```python", *body, 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")', "```", ""]
 
 

@@ -1,4 +1,4 @@
-"""One log-probability job in this process: how likely recorded tokens are to a model. Imports torch."""
+"""One job in this process: how likely recorded tokens are to a model, or what a reward model says of them. Imports torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from bashgym.inference.replay_job import (
     read_replay_job,
 )
 from bashgym.inference.scoring import load
-from bashgym.training.logits import target_logprobs
+from bashgym.training.logits import scores_at, target_logprobs
 
 
 def run(folder: Path) -> None:
@@ -34,12 +34,16 @@ def run(folder: Path) -> None:
     open_ones = [sequence for sequence in sequences if sequence.index not in done]
     if open_ones:
         torch.set_num_threads(job.threads or torch.get_num_threads())
-        model, _ = load(job.model)
+        model, tokenizer = load(job.model, job.task)
+        if job.task != "CAUSAL_LM":
+            # Where a sequence ends, and is scored, is told by the pad id.
+            model.config.get_text_config().pad_token_id = tokenizer.pad_token_id
+        judge = score if job.task == "CAUSAL_LM" else rewards
         finished = len(done)
         for batch in batches(open_ones, job.tokens_per_batch):
             if job.parent_pid not in (None, os.getppid()):
                 raise fail("interrupted", "the process that asked for these log probabilities is gone")
-            found = score(model, batch)
+            found = judge(model, batch)
             lines = [SequenceLogprobs(row.index, values) for row, values in zip(batch, found, strict=True)]
             append_line(folder / LOGPROBS, b"\n".join(map(msgspec.json.encode, lines)))
             finished += len(batch)
@@ -76,3 +80,18 @@ def score(model: Any, batch: list[SampledSequence]) -> list[list[float]]:
         raise fail("scoring_failed", "the model gives a recorded token a log probability that is not finite")
     parts = torch.split(found.clamp(max=0), [len(row.sampled) for row in batch])
     return [part.tolist() for part in parts]
+
+
+def rewards(model: Any, batch: list[SampledSequence]) -> list[list[float]]:
+    """Scores of the wanted places of each sequence. `scoring_failed` if one is not finite."""
+    ids, ends = ([torch.tensor(getattr(row, name)) for row in batch] for name in ("input_ids", "sampled"))
+    inputs = {
+        "input_ids": pad_sequence(ids, batch_first=True, padding_value=model.config.get_text_config().pad_token_id),
+        "attention_mask": pad_sequence([torch.ones_like(row) for row in ids], batch_first=True),
+    }
+    with torch.no_grad():
+        logits = model(**{name: tensor.to(model.device) for name, tensor in inputs.items()}, use_cache=False).logits
+    found = scores_at(logits, pad_sequence(ends, batch_first=True)).cpu()
+    if not torch.isfinite(found).all():
+        raise fail("scoring_failed", "the reward model gives a score that is not finite")
+    return [row[: len(sequence.sampled)].tolist() for row, sequence in zip(found, batch, strict=True)]

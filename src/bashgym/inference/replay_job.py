@@ -1,4 +1,4 @@
-"""The files of a log-probability job, as both sides of the process boundary see them. No torch.
+"""The files of a log-probability or reward job, as both sides of the process boundary see them. No torch.
 
 replay_job.json and sequences.jsonl go in, logprobs.jsonl comes out: one line per sequence, in any order.
 """
@@ -21,6 +21,8 @@ class ReplayJob(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """replay_job.json."""
 
     model: JobModel
+    task: str = "CAUSAL_LM"
+    """SEQ_CLS or TOKEN_CLS: the values are the scores of a reward model, at the wanted positions."""
     tokens_per_batch: int = 8192
     """Padded tokens of one forward pass; a longer sequence stands alone."""
     threads: int | None = None
@@ -34,11 +36,11 @@ class SampledSequence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     index: int
     input_ids: list[int]
     sampled: list[int]
-    """Positions whose log probability is wanted; never 0."""
+    """Positions whose log probability (or score) is wanted; never 0."""
 
 
 class SequenceLogprobs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A line of logprobs.jsonl: the log probability at each wanted position."""
+    """A line of logprobs.jsonl: the log probability, or the score, at each wanted position."""
 
     index: int
     logprobs: list[float]

@@ -46,12 +46,12 @@ def run(folder: Path) -> None:
     progress.write()
 
 
-def load(source: JobModel) -> tuple[Any, Any]:
+def load(source: JobModel, task: str = "CAUSAL_LM") -> tuple[Any, Any]:
     """(model in eval mode, tokenizer). An adapter is merged into its base, which makes every token cheaper."""
     folder = Path(source.path)
     if not any(folder.glob("*.safetensors")):
         raise fail("model_unsafe", f"{folder} has no safetensors weights; pickled ones are not loaded")
-    model = load_model(folder, dtype=choose_dtype("auto"))
+    model = load_model(folder, dtype=choose_dtype("auto"), task=task)
     if source.adapter_path is not None:
         adapter = Path(source.adapter_path)
         if not (adapter / "adapter_model.safetensors").is_file():

@@ -33,6 +33,10 @@ COMMANDS: dict[str, str] = {
     "training session-records build": "session-distillation records from recorded sessions",
     "training session-records validate": "is every record one that can be trained on",
     "training dpo-pairs validate": "is every preference pair one that can be trained on and accounted for",
+    "training reward-examples validate": "is every reward example one that can be trained on and accounted for",
+    "training reward-eval evaluate": "held-out pairs, calibration, bias and leakage of predictions",
+    "training reward-model smoke": "proves the path with a bag-of-words scorer",
+    "training reward-model score": "what a trained reward model says of rows",
     "data check": "everything that loses a run, before it starts",
     "data preview": "which tokens of a row are trained",
     "eval run": "paired evaluation on executed held-out tasks",
@@ -52,11 +56,7 @@ COMMANDS: dict[str, str] = {
 }
 """Command -> what it does."""
 
-PLANNED_COMMANDS = (
-    "training reward-examples validate",
-    "training reward-eval evaluate",
-    "training reward-model smoke",
-)
+PLANNED_COMMANDS: tuple[str, ...] = ()
 """Commands that plans name and this version does not have."""
 
 API_ROUTES = (

@@ -1,12 +1,84 @@
-"""Reward models: scorers of answers or steps. Not a direct strategy."""
+"""Reward models: scorers of answers or steps."""
 
 from __future__ import annotations
 
-from bashgym.methods.metrics import LOSS
-from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Method, Metric, Recipe, Role, Stage
+from bashgym.methods.common import FLOAT, INT, STR, WRAP_PROMPTS, by_hardware
+from bashgym.methods.metrics import OPTIMISATION, SYSTEM
+from bashgym.methods.spec import DatasetContract, EvidenceKind, EvidenceRule, Field, Method, Metric, Recipe, Role, Stage
+
+FIELDS = (
+    Field(
+        "reward_kind",
+        STR,
+        "auto",
+        "what is learnt: which of two answers is better, one number for an answer, or one for each step; auto is what the "
+        "rows are, and mixed rows are refused",
+        choices=("auto", "preference", "outcome", "process"),
+    ),
+    Field(
+        "reward_loss",
+        STR,
+        "auto",
+        "loss of outcomes and steps: bce reads the score as the log odds of success, mse as the reward itself; auto is bce "
+        "where all rewards lie in 0..1. Pairs always use -log sigmoid of the difference",
+        choices=("auto", "bce", "mse"),
+    ),
+    Field(
+        "reward_center_coefficient",
+        FLOAT,
+        0.0,
+        "weight of the squared sum of a pair's scores, which keeps scores near zero; 0.01 is usual",
+        minimum=0,
+        maximum=1,
+    ),
+    Field(
+        "reward_train_split",
+        STR,
+        "train",
+        "rows of this split, and rows without a split, are trained on; the others stay unseen",
+        max_length=160,
+    ),
+    WRAP_PROMPTS,
+    Field(
+        "sample_prompts",
+        INT,
+        2,
+        "training rows whose scores are kept in samples.jsonl at each save; 0 keeps none",
+        minimum=0,
+        maximum=32,
+    ),
+    Field(
+        "artifact_retention",
+        STR,
+        "adapter_only",
+        "what is left after success; the adapter carries the scoring head, and merging is for models that write",
+        choices=("adapter_only", "adapter_checkpoint"),
+    ),
+)
 
 METRICS = (
-    LOSS,
+    Metric(
+        "reward_accuracy",
+        Role.OBJECTIVE,
+        "share of trained pairs whose chosen answer scores higher; of rewards in 0..1, the share on the right side of 0.5",
+        "0.5 after the first fifth, or 1.0 at once",
+        "0.5: labels are noise or the step is too small; 1.0: the answers differ in something trivial such as length",
+        warn_below=0.52,
+    ),
+    Metric(
+        "reward_error",
+        Role.OBJECTIVE,
+        "mean distance of predicted and given reward (outcomes and steps)",
+        "as large as the spread of the rewards",
+        "more rows or a larger learning_rate; look whether the labels can be told from the text",
+    ),
+    Metric(
+        "mean_score",
+        Role.HEALTH,
+        "mean score; min_score and max_score beside it",
+        "a drift away from zero (pairs), or minimum and maximum that meet",
+        "drift: reward_center_coefficient 0.01; meeting: the model is constant",
+    ),
     Metric(
         "heldout_pair_accuracy",
         Role.EVALUATION,
@@ -27,8 +99,8 @@ METRICS = (
     Metric(
         "reward_model_margin",
         Role.EVALUATION,
-        "mean predicted score of better minus worse",
-        "near zero",
+        "mean predicted score of better minus worse, of trained pairs and of held-out ones",
+        "near zero, or growth without bound",
         "labels or features do not separate",
     ),
     Metric(
@@ -58,14 +130,15 @@ DATASET = DatasetContract(
         "example_id",
         "reward_type",
         "prompt",
-        "response | trajectory",
-        "reward | chosen + rejected | step rewards",
+        "response | trajectory (outcome)",
+        "reward (outcome) | chosen + rejected (preference) | steps, each with text and reward (process)",
     ),
     optional=("reward_scale", "label_source", "provenance", "quality", "domain", "split", "decontamination"),
     rules=(
         "reward_type is preference_reward, outcome_reward, process_reward, orm or prm",
         "process rewards are per step",
-        "evaluation rows are never trained on",
+        "evaluation rows are never trained on: `split` says which they are",
+        "one kind a run",
     ),
     example={
         "example_id": "r1",
@@ -98,11 +171,28 @@ EVIDENCE = (
 
 RECIPE = Recipe(
     when_to_use="No program can judge the answers and you have labels. Where a verifier exists, use it instead.",
-    settings={},
+    settings={
+        "reward_kind": "auto",
+        "learning_rate": 1e-4,
+        "num_epochs": 1,
+        "batch_size": 1,
+        "gradient_accumulation_steps": 16,
+        "lora_rank": 16,
+        "lora_alpha": 32,
+        "reward_train_split": "train",
+    },
+    by_hardware=by_hardware(local_cpu={"max_seq_length": 1024}),
+    adjust_when={
+        "reward_kind": "name it where a file holds several kinds",
+        "learning_rate": "halve it when accuracy is 1.0 early; scores of an overfitted model spread without meaning",
+        "num_epochs": "one is usually right: a second pass learns pairs by heart",
+        "reward_train_split": "where your file calls its training rows otherwise",
+    },
     watch=("held-out pair accuracy with its interval", "calibration", "length bias", "leakage is zero"),
     steps=(
         "Validate the examples strictly.",
-        "Split by source.",
+        "Split by source, and name the split in each row.",
+        "Train, then score the held-out rows.",
         "Evaluate on held-out pairs before any use.",
         "Compare selected with random answers where it will be used.",
     ),
@@ -129,7 +219,19 @@ RECIPE = Recipe(
     next=(
         ("check the examples", "bashgym training reward-examples validate <examples.jsonl> --strict --json"),
         ("prove the path", "bashgym training reward-model smoke <examples.jsonl> --output-dir <dir> --json"),
-        ("evaluate predictions", "bashgym training reward-eval evaluate <predictions.jsonl> --split eval --json"),
+        (
+            "run it with these settings in run-config.json",
+            "bashgym training start --strategy reward_model --model <model-id> --dataset-path <examples.jsonl> "
+            "--config run-config.json --json",
+        ),
+        (
+            "score the held-out rows",
+            "bashgym training reward-model score --model <run_id> --input <examples.jsonl> --output <predictions.jsonl> --json",
+        ),
+        (
+            "evaluate predictions",
+            "bashgym training reward-eval evaluate <predictions.jsonl> --split eval --run-id <run_id> --json",
+        ),
     ),
 )
 
@@ -137,12 +239,15 @@ METHOD = Method(
     name="reward_model",
     title="Reward model",
     summary="Scores answers, pairs or steps where no program can.",
-    objective="-log sigmoid(score of better - score of worse), or regression on the given reward",
-    direct=False,
+    objective="-log sigmoid(score of better - score of worse); of outcomes and steps cross-entropy or squared error",
+    direct=True,
     dataset=DATASET,
-    metrics=METRICS,
+    metrics=(*OPTIMISATION, *METRICS, *SYSTEM),
     evidence=EVIDENCE,
     recipe=RECIPE,
+    own_fields=FIELDS,
+    builder="bashgym.training.reward_model:build",
+    must_emit=("loss", "mean_score"),
     aliases=(
         "reward-model",
         "rm",
@@ -153,5 +258,4 @@ METHOD = Method(
         "process_reward",
         "process_reward_model",
     ),
-    workflow="`bashgym training reward-examples validate`, `reward-model smoke`, then `reward-eval evaluate`",
 )

@@ -46,6 +46,7 @@ CONFIG_CLASS = {
     "distillation": "SFTConfig",
     "session_distillation": "SFTConfig",
     "dppo": "SFTConfig",
+    "reward_model": "RewardConfig",
 }
 """Direct strategy → the class of TRL whose arguments `trainer_args` may name."""
 
@@ -94,10 +95,19 @@ DISTILLATION_OWNED = {
 }
 """Arguments of SFTConfig that the loss on the teacher's logits does not have, or that the collator decides."""
 
+REWARD_OWNED = {
+    "center_rewards_coefficient": "reward_center_coefficient",
+    "remove_unused_columns": "the run",
+    "pad_token": "the run",
+    "eos_token": "the run",
+}
+"""The same of RewardConfig."""
+
 METHOD_OWNED: dict[str, dict[str, str]] = {
     **dict.fromkeys(("grpo", "rlvr"), {theirs: ours for ours, theirs in GRPO.items()} | GRPO_OWNED),
     "dpo": DPO_OWNED,
     "distillation": DISTILLATION_OWNED,
+    "reward_model": REWARD_OWNED,
 }
 """Method → the arguments of its TRL config that are decided elsewhere, and by what."""
 

@@ -22,6 +22,8 @@ from bashgym.models.headers import count_parameters
 BUILTIN = (tiny.NAME, smollm.NAME)
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w.-]+)?")
 
+_TASKS = {"ForSequenceClassification": "SEQ_CLS", "ForTokenClassification": "TOKEN_CLS"}
+
 
 @dataclass(frozen=True)
 class ModelRef:
@@ -45,6 +47,16 @@ class ModelRef:
     adapter_path: Path | None = None
     """LoRA adapter on top of `path`, if the name meant one."""
 
+    @property
+    def task(self) -> str:
+        """What it gives, by PEFT's name: CAUSAL_LM, or SEQ_CLS or TOKEN_CLS, which are reward models."""
+        if self.adapter_path is not None:
+            stated = read_object(self.adapter_path / "adapter_config.json").get("task_type")
+            return str(stated) if stated in _TASKS.values() else "CAUSAL_LM"
+        names = self.config.get("architectures")
+        name = str(names[0]) if isinstance(names, list) and names else ""
+        return next((task for ending, task in _TASKS.items() if name.endswith(ending)), "CAUSAL_LM")
+
     def facts(self) -> dict[str, Any]:
         """The record form for manifests and reports."""
         return {
@@ -59,8 +71,23 @@ class ModelRef:
         }
 
 
-def resolve(name: str, settings: Settings) -> ModelRef:
-    """The model of that name. `model_missing`, `model_incomplete` or `model_unsafe` say why not. Never downloads."""
+def resolve(name: str, settings: Settings, *, scorers: bool = False) -> ModelRef:
+    """The model of that name. `model_missing`, `model_incomplete` or `model_unsafe` say why not. Never downloads.
+
+    `unsupported_model` for a reward model, unless `scorers`: it writes no text.
+    """
+    found = _resolve(name, settings)
+    if not scorers and found.task != "CAUSAL_LM":
+        raise fail(
+            "unsupported_model",
+            f"{name} is a reward model: it scores answers and writes none",
+            hint="Score rows with `bashgym training reward-model score`, or name a model that writes.",
+            fields=["base_model"],
+        )
+    return found
+
+
+def _resolve(name: str, settings: Settings) -> ModelRef:
     if name == tiny.NAME:
         return _measured(name, ensure_tiny(settings), "builtin", digest_json(tiny.recipe())[:12], settings)
     if name == smollm.NAME:
@@ -126,7 +153,7 @@ def _of_folder(name: str, folder: Path, settings: Settings, source: str) -> Mode
             f"the adapter in {folder} stands on another adapter, {base_name}",
             hint="Merge that one first.",
         )
-    base = resolve(base_name, settings)
+    base = _resolve(base_name, settings)
     adapter_checks.check_shapes(adapter_checks.adapter_shapes(folder), base.config, base.name)
     digest = digest_json([base.digest, folder_digest(folder, settings.home)])
     return ModelRef(
@@ -169,7 +196,7 @@ def fetch(name: str, settings: Settings) -> ModelRef:
         smollm.build(settings)
     elif name not in BUILTIN and _HUB_ID.fullmatch(name) and not Path(name).is_dir():
         _download(name)
-    return resolve(name, settings)
+    return resolve(name, settings, scorers=True)
 
 
 def _download(name: str) -> None:

@@ -103,6 +103,8 @@ def _sequences(request: Mapping[str, Any]) -> tuple[int, int]:
     strategy = request.get("strategy")
     if strategy == "dpo":
         return 2, 2
+    if strategy == "reward_model":
+        return 2, 0
     return 1, int(strategy == "session_distillation" or _has_reference(request))
 
 

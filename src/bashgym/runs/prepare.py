@@ -108,8 +108,10 @@ def prepare(body: Mapping[str, Any], settings: Settings, *, force: Sequence[str]
     runtime = runtime_facts(settings.training_python)
     chosen = backend.resolve_backend(request.values, runtime, len(gpus()))
     backend.check_trainer_args(request.values, settings, runtime)
-    model = resolve(str(request["base_model"]), settings)
+    model = resolve(str(request["base_model"]), settings, scorers=request.strategy == "reward_model")
     _check_family(request, model)
+    if request.strategy == "reward_model":
+        warm_start.check_scorer(request.values, model)
     teacher = resolve_teacher(request.values, model, settings)
     if embedding := request.values.get("rwml_embedding_model"):
         resolve(str(embedding), settings)

@@ -1,11 +1,16 @@
-"""Whether reinforcement learning may begin from this model (`sft_warm_start_policy`): one that never succeeds has no contrast."""
+"""Whether a run may begin from this model.
+
+Reinforcement learning (`sft_warm_start_policy`): a model that never succeeds has no contrast. Reward models: what is saved
+has to be whole.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
-from bashgym.core.errors import BashGymError
+from bashgym.core.errors import BashGymError, fail
 from bashgym.core.files import read_object
 from bashgym.core.settings import Settings
 from bashgym.data.types import Finding, Severity
@@ -29,6 +34,23 @@ def findings(request: Mapping[str, Any], model: ModelRef, settings: Settings) ->
     )
     mend = "Train it with strategy sft first and name that run as base_model, or set sft_warm_start_policy to none."
     return [Finding(CODE, severity, message, mend, "sft_warm_start_policy")]
+
+
+def check_scorer(request: Mapping[str, Any], model: ModelRef) -> None:
+    """`unsupported_model`: the adapter of a language model, which the adapter of a reward model could not stand on, or a
+    reward model whose head is not that of `reward_kind`."""
+    from bashgym.data.reward_rows import HEADS, chosen_kind, count_kinds
+
+    if model.task == "CAUSAL_LM":
+        if model.adapter_path is None or not request["use_lora"]:
+            return
+        text = f"{model.name} is an adapter, and the reward model's adapter cannot stand on another one"
+        hint = "Train it with artifact_retention deployable and name its merged/, or set use_lora to false."
+        raise fail("unsupported_model", text, hint, ["base_model"])
+    kind = chosen_kind(count_kinds(Path(str(request["dataset_path"])), request), request)
+    if model.task != HEADS[kind]:
+        text = f"{model.name} has the head {model.task}, and {kind} rows need {HEADS[kind]}"
+        raise fail("unsupported_model", text, "Start from the language model.", ["base_model"])
 
 
 def _of_sft_run(model: ModelRef, settings: Settings) -> bool:

@@ -10,11 +10,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+    AutoTokenizer,
+)
 
 from bashgym.core.errors import fail
 from bashgym.core.files import read_object
 
+CLASSES = {
+    "CAUSAL_LM": AutoModelForCausalLM,
+    "SEQ_CLS": AutoModelForSequenceClassification,
+    "TOKEN_CLS": AutoModelForTokenClassification,
+}
+"""What a model gives, by PEFT's name -> the class that loads it: tokens, a score per sequence, a score per token."""
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -43,12 +55,24 @@ def load_config(folder: Path) -> Any:
 
 
 def load_model(
-    folder: Path, *, dtype: torch.dtype, quantization: Any = None, attention: str | None = None, device: str = ""
+    folder: Path,
+    *,
+    dtype: torch.dtype,
+    quantization: Any = None,
+    attention: str | None = None,
+    device: str = "",
+    task: str = "CAUSAL_LM",
 ) -> Any:
-    """The causal language model in `folder`, on `device`, by default the best one of this process."""
-    model = AutoModelForCausalLM.from_pretrained(
+    """The model in `folder`, on `device`, by default the best one of this process.
+
+    A scorer (`task` SEQ_CLS or TOKEN_CLS) has one output; its head is new, from torch's random state, if the folder has none.
+    """
+    config = load_config(folder)
+    if task != "CAUSAL_LM":
+        config.num_labels, config.classifier_dropout = 1, 0.0
+    model = CLASSES[task].from_pretrained(
         folder,
-        config=load_config(folder),
+        config=config,
         dtype=dtype,
         use_safetensors=True,
         trust_remote_code=False,
@@ -69,8 +93,8 @@ def load_tokenizer(folder: Path) -> Any:
     return tokenizer
 
 
-def lora_config(request: dict[str, Any]) -> Any:
-    """The PEFT config of a request, or None for full fine-tuning."""
+def lora_config(request: dict[str, Any], task: str = "CAUSAL_LM") -> Any:
+    """The PEFT config of a request, or None for full fine-tuning. The head of a scorer is trained and saved whole."""
     from peft import LoraConfig
 
     if not request["use_lora"]:
@@ -80,12 +104,13 @@ def lora_config(request: dict[str, Any]) -> Any:
         lora_alpha=int(request["lora_alpha"]),
         lora_dropout=float(request["lora_dropout"]),
         target_modules=request.get("lora_target_modules") or "all-linear",
+        exclude_modules=None if task == "CAUSAL_LM" else ["score"],
         bias="none",
-        task_type="CAUSAL_LM",
+        task_type=task,
     )
 
 
-def student(request: dict[str, Any], manifest: dict[str, Any]) -> tuple[Any, Any]:
+def student(request: dict[str, Any], manifest: dict[str, Any], task: str = "CAUSAL_LM") -> tuple[Any, Any]:
     """(model to train, PEFT config to wrap it with or None).
 
     An adapter that the run starts from is loaded trainable on top of its base; with use_lora false it is merged into it
@@ -98,23 +123,30 @@ def student(request: dict[str, Any], manifest: dict[str, Any]) -> tuple[Any, Any
 
         model = unsloth_backend.load_base(request, manifest, dtype)
     else:
-        model = _plain_base(manifest, dtype)
+        model = _plain_base(manifest, dtype, task)
     if not adapter:
         if unsloth and request["use_lora"]:
             return unsloth_backend.add_adapter(model, request), None
-        return model, lora_config(request)
-    from peft import PeftModel
+        return model, lora_config(request, task)
+    from peft import PeftConfig, PeftModel
 
-    model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(request["use_lora"]))
+    config = PeftConfig.from_pretrained(adapter)
+    if config.task_type != task:
+        config.task_type = None  # a language model's adapter under a reward head: only its layers are meant
+    model = PeftModel.from_pretrained(model, adapter, is_trainable=bool(request["use_lora"]), config=config)
     # PEFT froze the base's weights, and merging leaves them so.
     return (model if request["use_lora"] else model.merge_and_unload().requires_grad_(True)), None
 
 
-def _plain_base(manifest: dict[str, Any], dtype: torch.dtype) -> Any:
+def _plain_base(manifest: dict[str, Any], dtype: torch.dtype, task: str) -> Any:
     quantization, backend = None, manifest["backend"]
     if backend.get("load_in_4bit"):
         from transformers import BitsAndBytesConfig
 
-        quantization = BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype)
+        # A new head has no weights on disk that could be quantised, and it is trained whole.
+        kept = {} if task == "CAUSAL_LM" else {"llm_int8_skip_modules": ["score"]}
+        quantization = BitsAndBytesConfig(
+            load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, **kept
+        )
     folder = Path(manifest["model"]["path"])
-    return load_model(folder, dtype=dtype, quantization=quantization, attention=backend.get("attention"))
+    return load_model(folder, dtype=dtype, quantization=quantization, attention=backend.get("attention"), task=task)

@@ -34,3 +34,13 @@ def target_logprobs(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     logits, ids = target_logits(model, inputs)
     logprobs: Tensor = logits.float().log_softmax(-1).gather(-1, ids[:, None]).squeeze(-1)
     return logprobs
+
+
+def scores_at(logits: Tensor, ends: Tensor) -> Tensor:
+    """Scores [B, S] of a reward model, in float32.
+
+    `logits` is [B, 1], one score a sequence, or [B, T, 1], one a token, of which `ends` [B, S] picks.
+    """
+    if logits.dim() == 2:
+        return logits.float()
+    return logits.squeeze(-1).float().gather(1, ends.to(logits.device))

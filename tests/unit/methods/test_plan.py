@@ -68,7 +68,7 @@ def test_direct_plans_carry_the_storage_block(strategy: str) -> None:
     }
 
 
-@pytest.mark.parametrize("strategy", ["reward_model", "world_model"])
+@pytest.mark.parametrize("strategy", ["world_model"])
 def test_plans_of_other_workflows_have_no_storage_block(strategy: str) -> None:
     assert not set(STORAGE) & set(make_plan(strategy)["starting_settings"])
 

@@ -11,7 +11,7 @@ from bashgym.methods import registry
 from bashgym.methods.aliases import FIELD_ALIASES
 from bashgym.methods.spec import EvidenceKind, Field, Kind, Role
 
-DIRECT = ["sft", "dpo", "grpo", "rlvr", "distillation", "session_distillation", "dppo"]
+DIRECT = ["sft", "dpo", "grpo", "rlvr", "distillation", "session_distillation", "dppo", "reward_model"]
 
 
 def every_field() -> Iterator[Field]:

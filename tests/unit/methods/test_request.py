@@ -225,7 +225,7 @@ def test_strategy_alias_is_stored_by_name() -> None:
     assert parse_request({**BODY, "strategy": "session-distillation"})["strategy"] == "session_distillation"
 
 
-@pytest.mark.parametrize("name", ["reward-model", "world_model", "cascade", "embedding_retriever"])
+@pytest.mark.parametrize("name", ["world_model", "cascade", "embedding_retriever"])
 def test_a_method_with_its_own_workflow_is_not_started(name: str) -> None:
     assert refused({"strategy": name, "base_model": "m"}).code == "not_direct_strategy"
 
