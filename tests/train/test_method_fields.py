@@ -158,6 +158,7 @@ CHANGES = {
         "dppo_divergence": ("binary_kl", lambda made: (made.trainer.divergence, made.trainer.threshold), {}),
         "dppo_binary_tv_threshold": (0.3, lambda made: made.trainer.threshold, {}),
         "dppo_binary_kl_threshold": (0.3, lambda made: made.trainer.threshold, {"dppo_divergence": "binary_kl"}),
+        "dppo_scale_rewards": ("group", lambda made: made.trainer.train_dataset[0]["advantage"], {}),
     },
     "reward_model": {
         "reward_kind": ("process", _trainer, {"dataset_path": "JUDGED", "reward_kind": "preference"}),

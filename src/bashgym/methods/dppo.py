@@ -32,6 +32,14 @@ FIELDS = (
     ),
     Field("dppo_binary_tv_threshold", FLOAT, 0.15, "trust region for binary_tv", minimum=0, maximum=1),
     Field("dppo_binary_kl_threshold", FLOAT, 0.05, "trust region for binary_kl", minimum=0),
+    Field(
+        "dppo_scale_rewards",
+        STR,
+        "none",
+        "group divides advantages by the spread of their group's rewards, as GRPO does; none leaves reward minus group mean, "
+        "which is what the replay records",
+        choices=("none", "group"),
+    ),
 )
 
 METRICS = (

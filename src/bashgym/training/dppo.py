@@ -1,6 +1,7 @@
 """DPPO: policy gradient on recorded rollouts, within a trust region around the policy that acted.
 
-With log p the policy in training and log q the recorded behaviour policy at a sampled token, A = reward - group mean,
+With log p the policy in training and log q the recorded behaviour policy at a sampled token, A = reward - group mean
+(with dppo_scale_rewards group: divided by the population standard deviation of the group + 1e-4),
 
     loss = -(1 / N) sum over tokens of  m * A * r,    r = exp(log p - log q)
 
@@ -181,10 +182,12 @@ def _datasets(job: Job, bundle: TokenizerBundle) -> tuple[Dataset, Dataset | Non
         (evaluation if held_out else train).append(row)
     if not train:
         raise fail("dataset_empty", "no rollout can be trained on at this max_seq_length", fields=["max_seq_length"])
-    return _table(train), _table(evaluation) if evaluation else None, train[: int(request["sample_prompts"])]
+    scaled = request["dppo_scale_rewards"] == "group"
+    samples = train[: int(request["sample_prompts"])]
+    return _table(train, scaled), _table(evaluation, scaled) if evaluation else None, samples
 
 
-def _table(rows: list[TrainingRow]) -> Dataset:
+def _table(rows: list[TrainingRow], scaled: bool) -> Dataset:
     """input_ids, labels and behavior (log q; 0 where nothing is trained) as lists, and the figures."""
     ids, labels, behavior, ends = array("i"), array("i"), array("f"), array("q", [0])
     for row in rows:
@@ -198,7 +201,8 @@ def _table(rows: list[TrainingRow]) -> Dataset:
     columns: dict[str, Any] = {
         name: pa.LargeListArray.from_arrays(offsets, pa.array(values, type=kind)) for name, values, kind in lists
     }
-    columns["advantage"] = pa.array([row.rollout.advantage for row in rows])
+    spreads = [row.rollout.group_std + 1e-4 if scaled else 1.0 for row in rows]
+    columns["advantage"] = pa.array([row.rollout.advantage / by for row, by in zip(rows, spreads, strict=True)])
     columns["reward"] = pa.array([row.rollout.record.reward for row in rows])
     columns["group_std"] = pa.array([row.rollout.group_std for row in rows])
     columns["flat"] = pa.array([float(not row.rollout.contrast) for row in rows])
