@@ -166,6 +166,16 @@ def test_stop_on_error_says_how_much_was_not_played(settings):  # noqa: F811
     assert "2 of 3 attempts were not played" in found["warnings"][0]
 
 
+def test_what_lacks_too_much_is_reported_and_not_recorded(settings):  # noqa: F811
+    def lame(body):
+        return (400, {"error": {"message": "no"}}) if "Write b" in body["messages"][1]["content"] else oracle(body)
+
+    with endpoint(lame) as (where, _):
+        found = play(settings, where)
+    assert found["recorded"] is False and found["report"]["missing"]["n"] > 0
+    assert found["warnings"][-1].startswith("not recorded: the endpoint failed in ")
+
+
 def test_a_fault_of_the_machine_ends_all_and_leaves_no_workspace(settings, monkeypatch):  # noqa: F811
     made = episodes.temporary_workspace
 

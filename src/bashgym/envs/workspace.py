@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import stat
 import subprocess
 import tempfile
@@ -89,11 +90,12 @@ def write_files(folder: Path, files: Mapping[str, str], user: int | None = None)
 def remove_tree(folder: Path) -> None:
     """Removes a folder that a command may have filled with unreadable or absurdly deep folders."""
     # Not shutil.rmtree: it recurses, and at Python's limit even its own clean-up fails.
-    rm = ["rm", "-rf", "--", str(folder)]
-    done = subprocess.run(rm, capture_output=True, check=False)
+    rm, chmod = (shutil.which(name, path=os.defpath) or name for name in ("rm", "chmod"))
+    remove = [rm, "-rf", "--", str(folder)]
+    done = subprocess.run(remove, capture_output=True, check=False)
     if folder.exists():
-        subprocess.run(["chmod", "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
-        done = subprocess.run(rm, capture_output=True, check=False)
+        subprocess.run([chmod, "-R", "u+rwX", "--", str(folder)], capture_output=True, check=False)
+        done = subprocess.run(remove, capture_output=True, check=False)
     if folder.exists():
         reason = done.stderr.decode("utf-8", "replace").strip()[:200]
         raise fail("directory_unwritable", f"{folder} could not be removed: {reason}")

@@ -99,8 +99,8 @@ def model_rollouts(
     who = model or endpoint_facts(request.endpoint)
     asked = digest_json(_identity(request, environments, who))
     records, usage = asyncio.run(_play(request, environments, asked, progress))
-    if whole:
-        _check_whole(records)
+    if whole and (gaps := _gaps(records)):
+        raise fail("too_many_missing", gaps, "Mend the endpoint and resume: only these are played again.")
     attempts = [record.attempt for record in records]
     report = passk_report(environments, attempts, ks)
     sampling = sampling_report(records, request)
@@ -119,7 +119,8 @@ def model_rollouts(
         "usage": usage,
         "warnings": _warnings(request, records),
     }
-    recorded = request.record_to_registry and registry.record(settings, model_id, "environment_passk", report)
+    wanted = request.record_to_registry and not _gaps(records)
+    recorded = wanted and registry.record(settings, model_id, "environment_passk", report)
     return {**document, "recorded": bool(recorded)}
 
 
@@ -203,11 +204,12 @@ async def _play(
     return records, msgspec.to_builtins(client.usage)
 
 
-def _check_whole(records: Sequence[RolloutRecord]) -> None:
+def _gaps(records: Sequence[RolloutRecord]) -> str:
+    """What is wrong with records that lack more attempts than a verdict may; empty if they do not."""
     failed = [record.error for record in records if record.error and record.error["code"].startswith("endpoint_")]
-    if len(failed) > MAX_MISSING * len(records):
-        message = f"the endpoint failed in {len(failed)} of {len(records)} attempts, first: {failed[0]['message']}"
-        raise fail("too_many_missing", message, "Mend the endpoint and resume: only these are played again.")
+    if len(failed) <= MAX_MISSING * len(records):
+        return ""
+    return f"the endpoint failed in {len(failed)} of {len(records)} attempts, first: {failed[0]['message']}"
 
 
 def _shown(record: RolloutRecord) -> dict[str, Any]:
@@ -224,6 +226,8 @@ def _warnings(request: ModelRolloutRequest, records: Sequence[RolloutRecord]) ->
         found.append("temperature is 0: the attempts at an environment are probably all alike")
     if skipped := sum((record.error or {}).get("code") == NOT_PLAYED for record in records):
         found.append(f"stop_on_error: {skipped} of {len(records)} attempts were not played after one had failed")
+    if request.record_to_registry and (gaps := _gaps(records)):
+        found.append(f"not recorded: {gaps}")
     if any("token_counts" in record.attempt.metadata for record in records):
         found.append("the endpoint counts no tokens: they are estimated from the text, and so are the limits in tokens")
     return found
