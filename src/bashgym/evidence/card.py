@@ -105,7 +105,7 @@ def read_card(path: Path, book: Book) -> RunCard:
         raw = read_object(path)
     except BashGymError as error:
         if error.code == "file_missing":
-            raise
+            raise fail("file_missing", error.message, "`bashgym training runcard create` writes a card.") from error
         raise fail("run_card_invalid", error.message) from error
     if raw.get("schema_version") != SCHEMA:
         raise fail(

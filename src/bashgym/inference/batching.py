@@ -82,7 +82,7 @@ class Batcher:
                 self._finish(batch)
             except Exception as error:  # noqa: BLE001  the boundary of a batch: whoever waits for it is told
                 for work in batch:
-                    if work.done.set_running_or_notify_cancel():
+                    if not work.done.done() and work.done.set_running_or_notify_cancel():
                         work.done.set_exception(error)
         for work in self._waiting:
             work.done.cancel()
