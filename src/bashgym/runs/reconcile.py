@@ -9,16 +9,19 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bashgym.core.errors import BashGymError
-from bashgym.core.files import atomic_write_json
-from bashgym.core.process import ProcessIdentity, is_alive
+from bashgym.core.files import atomic_write_json, read_object
+from bashgym.core.process import ProcessIdentity, identity, is_alive
 from bashgym.core.runtime import child_env
 from bashgym.core.settings import Settings
 from bashgym.store.run_dir import TERMINAL, RunDir, RunStatus
 
 LOCK = "supervisor.lock"
+SPAWNED = "supervisor_process.json"
+"""The newest supervisor that was started, which may not have come to its lock yet."""
 TRIES = 10
 
 
@@ -62,6 +65,8 @@ def spawn_supervisor(run: RunDir, settings: Settings) -> int:
             cwd=os.fspath(Path.cwd()),
             env=env,
         )
+    with suppress(ProcessLookupError):
+        atomic_write_json(run.file(SPAWNED), identity(child.pid).as_dict())
     # In a long-lived server somebody has to reap it; in a short-lived command init does.
     threading.Thread(target=child.wait, name=f"reaper-{child.pid}", daemon=True).start()
     return child.pid
@@ -81,8 +86,18 @@ def ensure_supervised(run: RunDir, settings: Settings) -> bool:
         who = ProcessIdentity.from_dict(state.supervisor)
         if who.host != socket.gethostname() or is_alive(who):
             return False
+    if _starting(run):
+        return False
     spawn_supervisor(run, settings)
     return True
+
+
+def _starting(run: RunDir) -> bool:
+    """Whether a supervisor was started that lives. Readers who look many times a second would else start one each time."""
+    try:
+        return is_alive(ProcessIdentity.from_dict(read_object(run.file(SPAWNED))))
+    except (BashGymError, KeyError, TypeError, ValueError):
+        return False
 
 
 def lock_held(run: RunDir) -> bool:
