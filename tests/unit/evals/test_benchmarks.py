@@ -234,3 +234,12 @@ def test_names_that_would_be_read_as_other_options_are_refused(base_url, model, 
     with pytest.raises(BashGymError) as caught:
         commands(base_url, model, **more)
     assert (caught.value.code, caught.value.fields) == ("invalid_field", [field])
+
+
+def test_results_without_a_task_are_none():
+    from bashgym.evals.benchmarks import read_results
+
+    for empty in ({"results": {}}, {"results": []}, {}):
+        with pytest.raises(BashGymError) as caught:
+            read_results(empty, "base")
+        assert caught.value.code == "benchmark_invalid"

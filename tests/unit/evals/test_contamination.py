@@ -63,3 +63,12 @@ def test_a_dataset_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(BashGymError) as caught:
         contaminated(HELD, tmp_path / "none.jsonl")
     assert caught.value.code == "dataset_missing"
+
+
+def test_seven_tenths_of_the_phrases_are_a_copy_and_less_is_none(tmp_path):
+    held = {"a": "one two three four five six seven eight nine"}  # seven phrases of three words
+    # Of one with ten phrases that holds these seven, 7 of 10 are common; of one with eleven, 7 of 11.
+    seven = "zero one two three four five six seven eight nine ten eleven"
+    assert contaminated(held, rows(tmp_path, user(f"{seven}"))).keys() == {"a"}
+    shorter = {"a": "one two three four five six seven eight nine".replace("six", "sechs")}
+    assert contaminated(shorter, rows(tmp_path, user(seven))) == {}

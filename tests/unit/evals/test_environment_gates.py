@@ -644,3 +644,20 @@ def test_what_is_recorded_is_found_again_by_model(settings):
 
 def test_wilson_of_a_dead_model_touches_zero():
     assert stats.wilson(0, 50).low == 0
+
+
+def test_mcnemar_is_for_single_attempts_and_what_was_not_seen_is_no_success(settings):
+    base, better = [attempt(i, 0, i % 4 == 0) for i in range(24)], [attempt(i, 0, i % 4 != 1) for i in range(24)]
+    assert comparison(settings, base, better)["comparison"]["mcnemar"]["c"] == 12
+    twice = [attempt(i, j, i % 4 == 0) for i in range(24) for j in range(2)]
+    more = [attempt(i, j, i % 4 != 1) for i in range(24) for j in range(2)]
+    assert comparison(settings, twice, more)["comparison"]["mcnemar"] is None
+    unseen = holdout(settings, [attempt(i, j, None) for i in range(24) for j in range(4)])["gate"]
+    assert unseen["ship"] is False and any("pass@1 is 0" in reason for reason in unseen["reasons"])
+
+
+def test_an_attempt_earns_nothing_unless_it_says_so():
+    from bashgym.evals.wire import Attempt, decode
+
+    made = decode({"environment_id": "e", "attempt_index": 0}, Attempt)
+    assert (made.passed, made.reward, made.timeout, made.tool_calls, made.tokens) == (None, 0.0, False, 0, 0)

@@ -197,6 +197,15 @@ def test_the_right_document_satisfies_its_kind(run, tmp_path, kind, name):
     assert judged(run, kind, CASES[name][1](run, tmp_path), tmp_path) == set()
 
 
+def test_one_attack_that_got_through_is_one_too_many(run, tmp_path):
+    document = documents.canaries()
+    document["canaries"][0]["guarded"] = False
+    document["summary"] = documents.summarise(document["canaries"])
+    card = make_card(run, evidence={"canaries": str(write_json(tmp_path / "canaries.json", document))})
+    said = [finding["message"] for finding in card["findings"] if finding["code"] == "canaries_not_ok"]
+    assert "1 attacks got through" in said[0]
+
+
 @pytest.mark.parametrize(("kind", "name", "i"), SPOILED)
 def test_a_spoiled_document_satisfies_nothing(run, tmp_path, kind, name, i):
     _, make, spoils = CASES[name]

@@ -187,7 +187,8 @@ def test_a_run_that_is_not_here_cannot_be_promoted(run, tmp_path):
 
 
 def test_code_comes_from_the_manifest_and_no_git_leaves_it_out(run):
-    assert make_card(run)["run_card"]["git_commit"] == "c" * 40
+    card = make_card(run)["run_card"]
+    assert card["git_commit"] == "c" * 40 and "c" * 40 in card["code"].values()
     card = make_card(run, no_git=True)["run_card"]
     assert card["git_commit"] == "" and card["code"] == {}
 
@@ -371,6 +372,15 @@ def test_a_tier_needs_release_evidence(models):
 def test_thresholds_are_compared_with_what_was_observed(run, threshold, code):
     found = codes(make_card(run, threshold=[threshold]))
     assert (code in found) if code else not found
+
+
+def test_a_threshold_that_nothing_observed_fails_a_promotion_and_waits_before_one(models, run):
+    bare = make_run(models, run_id="run_bare")
+    asked = {"run_id": "run_bare", "threshold": ["effect=0.1"], "output": bare / "run_card.json"}
+    assert "threshold_unknown_metric" in codes(make_card(bare, **asked))
+    assert "threshold_unknown_metric" not in codes(make_card(bare, promotion=False, **asked))
+    said = [f for f in make_card(run, threshold=["happiness=1"])["findings"] if f["code"] == "threshold_unknown_metric"]
+    assert "effect" in said[0]["message"] and "nothing" not in said[0]["message"]
 
 
 @pytest.mark.parametrize("text", ["effect", "effect=", "effect=much", "=1", "effect=nan", "effect=inf"])
