@@ -21,7 +21,9 @@ from polyguard.knowledge.tables import Knowledge, load
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-LEAST, MOST = 6, 14
+LEAST = 6
+MOST = {"easy": 8, "medium": 11, "hard": 14}
+"""How many choices a step has, by difficulty."""
 MOST_LISTED, MOST_NEAR = 4, 2
 """Replacements of one drug that are looked at."""
 _BUCKETS = (DoseBucket.LOW, DoseBucket.MEDIUM, DoseBucket.HIGH)
@@ -197,7 +199,7 @@ def build(
 ) -> tuple[list[Candidate], set[str]]:
     """(shuffled candidates, ids of the good ones). `tags`: problem id -> warning or missing id; `lookups`: drug -> its
     missing id, for interactions that nobody has looked up; `values`: hazards of the chart."""
-    options = _chosen(desk, rng, lookups)
+    options = _chosen(desk, rng, lookups, MOST[difficulty])
     order = rng.permutation(len(options))
     noise = rng.normal(0.0, NOISE[difficulty], (len(options), 3))
     now = _risk(values, None)
@@ -232,26 +234,25 @@ def _precheck(desk: Desk, candidate: Candidate) -> bool | None:
     return candidate.target_drug is None or desk.patient.med(candidate.target_drug) is not None
 
 
-def _chosen(desk: Desk, rng: Generator, lookups: Mapping[str, str]) -> list[Option]:
+def _chosen(desk: Desk, rng: Generator, lookups: Mapping[str, str], most: int) -> list[Option]:
     found = [Option(Candidate("", DecisionMode.REGIMEN_OPT, ActionType.KEEP_REGIMEN), False, "")]
     kinds = (ActionType.REQUEST_SPECIALIST_REVIEW, ActionType.REQUEST_PHARMACIST_REVIEW)
     found.append(Option(Candidate("", DecisionMode.REVIEW, kinds[int(rng.integers(2))]), False, ""))
     keys = {_key(option.candidate) for option in found}
 
     def add(option: Option) -> None:
-        if _key(option.candidate) not in keys and len(found) < MOST:
+        if _key(option.candidate) not in keys and len(found) < most:
             keys.add(_key(option.candidate))
             found.append(option)
 
     for drug, tag in lookups.items():
         add(Option(_order(drug) if drug == "creatinine" else _fetch(f"drug_{drug}", drug), True, tag))
     worst = [p for p in desk.seen if p.severity in SERIOUS] or list(desk.seen)
-    for problem in worst[:3]:
-        answers = list(desk.answers(problem))
-        good = [option for option in answers if option.good]
-        bad = [option for option in answers if not option.good]
-        for option in (*_some(good, rng, 2), *_some(bad, rng, 3)):
-            add(option)
+    answers = [list(desk.answers(problem)) for problem in worst[:3]]
+    for good, n in ((True, 2), (False, 3)):  # the good ones of all problems first: room may run out
+        for options in answers:
+            for option in _some([o for o in options if o.good == good], rng, n):
+                add(option)
     for problem in [p for p in desk.seen if p.kind == ProblemKind.MISSING_MONITORING][:1]:
         for option in desk.answers(problem):
             add(option)

@@ -228,6 +228,7 @@ class Engine:
         flags = self.watch.check(
             observation=told.before, action=parsed.action, candidate=candidate, verdict=told.verdict, flags=parsed.flags,
             revealed=candidate is not None and self._reveals(candidate),
+            review_warranted=candidate is not None and candidate.action_type in REVIEWS and self._review_warranted(),
         )  # fmt: skip
         hard = any(flag.startswith("hard:") for flag in flags)
         made = self._carry_out(candidate, told.verdict, blocked=hard)
@@ -278,6 +279,7 @@ class Engine:
         )
         self._resolved |= set(made.resolved)
         self._open -= {self._mark + name for name in made.resolved}
+        self._open |= {self._mark + name for name in now} & {p.id for p in self._start}  # what is back is open again
         self._new_major |= {self._mark + name for name in made.new_major}
         made.risk_after, made.burden_after = self.risk, self.burden["index"]
         made.newly_uncovered = len(set(self.patient.uncovered(self.knowledge)) - bare)

@@ -1,11 +1,15 @@
-"""A model's answer, read strictly: one JSON object of known keys. What tries to be more than an answer is flagged."""
+"""A model's answer, read strictly: one JSON object of known keys. What tries to be more than an answer is flagged.
+
+The text is hostile: its size, depth and characters are bounded before and after it is decoded, and nothing in it but the five
+known keys is ever looked at.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 import unicodedata
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 
@@ -14,10 +18,11 @@ from polyguard.env.types import Action, ActionType
 MAX_BYTES = 4096
 MAX_DEPTH = 6
 MAX_RATIONALE, MAX_FACTS, MAX_FACT_CHARS = 600, 8, 64
-_ID = re.compile(r"cand_\d{2}\Z")
+_ID = re.compile(r"cand_[0-9]{2}\Z")
 _KEYS = frozenset({"candidate_id", "confidence", "rationale", "cited_facts", "expected_action_type"})
+_TYPES = frozenset(item.value for item in ActionType)
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _FORBIDDEN = re.compile(r"reward|score", re.IGNORECASE)
-_FENCE = re.compile(r"```(?:json)?\s*\n?(.*?)\n?```", re.DOTALL)
 
 
 class Parsed(msgspec.Struct, frozen=True):
@@ -25,7 +30,7 @@ class Parsed(msgspec.Struct, frozen=True):
 
     action: Action | None
     format: float
-    """1 as asked for, 0.5 after a repair, 0 unreadable."""
+    """1 as asked for, 0.5 found among other text, 0 unreadable."""
     flags: tuple[str, ...] = ()
     """`hard:parser_exploit`, or nothing."""
     problem: str = ""
@@ -33,46 +38,77 @@ class Parsed(msgspec.Struct, frozen=True):
     """Why it is one."""
 
 
+class _Exploit(Exception):
+    """An answer that is no mistake."""
+
+
 def parse_action(text: str) -> Parsed:
     """Reads an answer. Never raises."""
-    if exploit := _exploit(text):
-        return Parsed(None, 0.0, ("hard:parser_exploit",), "not readable", exploit)
-    stripped = text.strip()
-    whole = _object(stripped)
-    if isinstance(whole, dict):
-        return _action(whole, 1.0)
-    inner = _FENCE.search(stripped)
-    start, end = stripped.find("{"), stripped.rfind("}")
-    part = inner.group(1) if inner else stripped[start : end + 1] if 0 <= start < end else ""
-    found = _object(part.strip())
-    return _action(found, 0.5) if isinstance(found, dict) else Parsed(None, 0.0, (), "no JSON object")
-
-
-def _exploit(text: str) -> str:
-    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
-        return f"more than {MAX_BYTES} bytes"
-    if any(unicodedata.category(c) in ("Cf", "Cc", "Cs") and c not in "\n\t\r" for c in text):
-        return "control or invisible characters"
-    depth = deepest = objects = 0
-    for c in text:
-        depth += (c in "{[") - (c in "}]")
-        deepest = max(deepest, depth)
-        objects += c == "{" and depth == 1
-    if deepest > MAX_DEPTH:
-        return f"nested more than {MAX_DEPTH} deep"
-    if objects > 1:
-        return "more than one JSON object"
-    keys = re.findall(r'"((?:[^"\\]|\\.)*)"\s*:', text)
-    if len(keys) != len(set(keys)):
-        return "a key stands twice"
-    return "a key names a reward" if any(_FORBIDDEN.search(key) for key in keys) else ""
-
-
-def _object(text: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return None
+        _bounded(text)
+        found, alone = _objects(text.strip())
+        if len(found) > 1:
+            raise _Exploit("more than one JSON object")
+        return _action(found[0], 1.0 if alone else 0.5) if found else Parsed(None, 0.0, (), "no JSON object")
+    except _Exploit as exploit:
+        return Parsed(None, 0.0, ("hard:parser_exploit",), "not readable", str(exploit))
+
+
+def _bounded(text: str) -> None:
+    if len(text) > MAX_BYTES or len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise _Exploit(f"more than {MAX_BYTES} bytes")
+    if _hidden(text, allowed="\n\t\r"):
+        raise _Exploit("control or invisible characters")
+    if _depth(text) > MAX_DEPTH:
+        raise _Exploit(f"nested more than {MAX_DEPTH} deep")
+
+
+def _hidden(text: str, allowed: str = "\n\t") -> bool:
+    """Control and zero-width characters, and halves of surrogate pairs."""
+    return any(unicodedata.category(c) in ("Cf", "Cc", "Cs") and c not in allowed for c in text)
+
+
+def _depth(text: str) -> int:
+    """How deep brackets are nested, outside of strings."""
+    depth = deepest = 0
+    for c in _STRING.sub("", text):
+        depth = max(0, depth + (c in "{[") - (c in "}]"))
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _objects(text: str) -> tuple[list[dict[str, Any]], bool]:
+    """(the outermost JSON objects in the text, whether one of them is all of it)."""
+    found, at, alone = [], text.find("{"), False
+    while at >= 0:
+        start = at
+        try:
+            value, at = _DECODER.raw_decode(text, start)
+        except RecursionError:
+            raise _Exploit(f"nested more than {MAX_DEPTH} deep") from None
+        except ValueError:
+            at = start + 1
+        else:
+            found.append(value)
+            alone = start == 0 and at == len(text)
+        at = text.find("{", at)
+    return found, alone
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise _Exploit("a key stands twice")
+    if any(_FORBIDDEN.search(key) for key in made):
+        raise _Exploit("a key names a reward")
+    return made
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_pairs, parse_constant=_refuse)
 
 
 def _action(raw: dict[str, Any], quality: float) -> Parsed:
@@ -92,9 +128,11 @@ def _action(raw: dict[str, Any], quality: float) -> Parsed:
         and all(isinstance(fact, str) and len(fact) <= MAX_FACT_CHARS for fact in facts)
         and isinstance(rationale, str)
         and len(rationale) <= MAX_RATIONALE
-        and (kind is None or kind in set(ActionType))
+        and (kind is None or (isinstance(kind, str) and kind in _TYPES))
     )
     if not sound:
         return Parsed(None, 0.0, (), "a field is unknown or has a wrong value")
+    if _hidden(rationale) or any(_hidden(fact, "") for fact in facts):  # written as \u escapes
+        raise _Exploit("control or invisible characters")
     expected = ActionType(kind) if kind is not None else None
     return Parsed(Action(name, float(confidence), rationale, tuple(facts), expected), quality)

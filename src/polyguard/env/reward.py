@@ -124,12 +124,11 @@ def _abstention(candidate: Candidate | None, transition: Transition) -> float:
 
 
 def grounding(action: Action | None, supporting: Iterable[str]) -> float:
-    """F1 of the cited facts against those that speak for the choice; at most 0.2 without a word or a fact."""
+    """F1 of the cited facts against those that speak for the choice; 0.2 where nothing is said. Words count nothing."""
     cited, right = set(action.cited_facts if action else ()), set(supporting)
     if not cited:
-        return 0.2 if not right else 0.0
-    hits = len(cited & right)
-    return 2 * hits / (len(cited) + len(right)) if hits else 0.0
+        return 0.0 if action is not None and action.rationale.strip() else 0.2
+    return 2 * len(cited & right) / (len(cited) + len(right))
 
 
 def _honest(flags: Sequence[str]) -> float:

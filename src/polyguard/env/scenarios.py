@@ -22,7 +22,8 @@ from polyguard.env.transition import OTC_HISTORY, carry_out
 from polyguard.env.types import Difficulty, DoseBucket
 from polyguard.knowledge.tables import Knowledge, load
 
-DRAFTS = 400
+DRAFTS, EASED = 600, 60
+"""Drafts before a seed is given up, and those after which a scenario has as few templates as its task allows."""
 SHOWN = {Difficulty.EASY: 1.0, Difficulty.MEDIUM: 0.6, Difficulty.HARD: 0.3}
 """Probability that an interaction is in the warnings before anybody looks it up."""
 _NORMAL = {
@@ -66,7 +67,7 @@ def scenario(task_id: str, split: str, index: int, seed: int | None = None) -> S
     number = scenario_seed(task_id, split, index) if seed is None else seed
     for draft in range(DRAFTS):
         rng = np.random.Generator(np.random.PCG64([number, draft]))
-        made = _draft(kind, split, rng, load())
+        made = _draft(kind, split, rng, load(), eased=draft >= EASED)
         if made is not None:
             cases, names = made
             conflicts = _conflicts(cases[0].patient, rng) if kind.conflict else ()
@@ -79,8 +80,10 @@ def _conflicts(patient: Patient, rng: Rng) -> tuple[str, ...]:
     return (f"The specialist wants to keep {med.drug}; the family doctor would rather stop it.",)
 
 
-def _draft(kind: Task, split: str, rng: Rng, knowledge: Knowledge) -> tuple[list[Case], tuple[str, ...]] | None:
-    chosen = _templates(kind, split, rng)
+def _draft(
+    kind: Task, split: str, rng: Rng, knowledge: Knowledge, *, eased: bool
+) -> tuple[list[Case], tuple[str, ...]] | None:
+    chosen = _templates(kind, split, rng, eased)
     if chosen is None:
         return None
     cases = []
@@ -92,8 +95,9 @@ def _draft(kind: Task, split: str, rng: Rng, knowledge: Knowledge) -> tuple[list
     return cases, tuple(item.id for item in chosen)
 
 
-def _templates(kind: Task, split: str, rng: Rng) -> list[Template] | None:
+def _templates(kind: Task, split: str, rng: Rng, eased: bool) -> list[Template] | None:
     wanted = [*kind.kinds, *([kind.kinds[-1]] * int(rng.integers(kind.extra + 1)))]
+    wanted = wanted[: max(1, len(kind.kinds) - 1)] if eased else wanted
     chosen: list[Template] = []
     for kinds in wanted:
         pool = [item for name in kinds for item in templates().get((name, split), ())]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,9 +11,12 @@ import msgspec
 
 from bashgym.core.canonical import digest_bytes, digest_json
 from bashgym.core.files import atomic_write_bytes
+from polyguard.env.types import Termination
 
 if TYPE_CHECKING:
     from polyguard.env.types import Candidate, Observation, StepResult
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 def row(step: int, before: Observation, candidate: Candidate | None, result: StepResult) -> dict[str, Any]:
@@ -29,6 +33,7 @@ def row(step: int, before: Observation, candidate: Candidate | None, result: Ste
         "failure_reasons": result.failure_reasons,
         "anti_cheat_reasons": result.anti_cheat,
         "checks": result.checks,
+        "timeout": result.termination in (Termination.STEP_TIMEOUT, Termination.WALL_CLOCK_TIMEOUT),
         "termination_reason": result.termination,
     }
 
@@ -42,6 +47,11 @@ def plain(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         seen = msgspec.to_builtins(item["observation"])
         made.append({"observation_sha256": digest_json(seen), **value})
     return made
+
+
+def file_name(episode_id: str) -> str:
+    """The name of an episode's file. An id is foreign text: the digest keeps two of them apart, and no part is a path."""
+    return f"{_UNSAFE.sub('-', episode_id)[:80].strip('-')}-{digest_bytes(episode_id.encode('utf-8', 'replace'))[:8]}.jsonl"
 
 
 def write(path: Path, rows: Sequence[dict[str, Any]]) -> None:

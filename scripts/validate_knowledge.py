@@ -1,0 +1,5 @@
+"""Checks the knowledge tables."""
+
+from polyguard.cli.validate_knowledge import main
+
+raise SystemExit(main())

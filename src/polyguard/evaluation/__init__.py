@@ -1,0 +1,1 @@
+"""Judging policies: the same scenarios for each, intervals over clusters of scenarios, paired differences, and reports."""

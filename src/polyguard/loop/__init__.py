@@ -1,0 +1,1 @@
+"""What comes after training: which model is active, whether it may be accepted, sweeps, bundles, plots."""

@@ -1,0 +1,1 @@
+"""The OpenEnv server: one engine for each session, nothing shared between them."""
