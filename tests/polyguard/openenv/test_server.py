@@ -23,7 +23,7 @@ from polyguard.models import PolyGuardAction, PolyGuardObservation, PolyGuardSta
 from polyguard.rubric import StepRubric
 from polyguard.server.polyguard_environment import PolyGuardEnvironment
 
-PACKAGE = Path(__file__).parents[4] / "src/polyguard"
+PACKAGE = Path(__file__).parents[3] / "src/polyguard"
 OPENENV = str(Path(sys.executable).parent / "openenv")
 HIDDEN = ("true_", "latent", '"good"', "hazard", "risk_before", "supporting_facts", "resolved")
 

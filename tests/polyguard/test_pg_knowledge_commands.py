@@ -12,7 +12,7 @@ from polyguard import DISCLAIMER
 from polyguard.knowledge import load
 from polyguard.knowledge.tables import read_tables
 
-SCRIPTS = Path(__file__).parents[4] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 
 
 def script(name, *argv, cwd):

@@ -11,7 +11,7 @@ from openenv.validation.types import ProviderCapability
 
 from polyguard import DISCLAIMER, __version__
 
-PACKAGE = Path(__file__).parents[4] / "src/polyguard"
+PACKAGE = Path(__file__).parents[3] / "src/polyguard"
 
 
 class Local:
