@@ -286,7 +286,8 @@ class Engine:
         severities = self.patient.severity.values()
         made.severity_after = sum(severities) / len(severities) if severities else 0.0
         made.dose_errors = transition.dose_errors(self.patient, self.knowledge)
-        made.adverse_event = transition.adverse_event(self.hazards, self.risk, self._rng)
+        event = transition.adverse_event(self.hazards, self.risk, self._rng)
+        made.adverse_event = event and self.steps > 0  # nobody could have prevented one in the first week
         return made
 
     def _note_lookup(self, candidate: Candidate, made: Transition) -> None:
