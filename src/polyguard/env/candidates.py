@@ -200,8 +200,8 @@ def build(
     """(shuffled candidates, ids of the good ones). `tags`: problem id -> warning or missing id; `lookups`: drug -> its
     missing id, for interactions that nobody has looked up; `values`: hazards of the chart."""
     options = _chosen(desk, rng, lookups, MOST[difficulty])
-    order = rng.permutation(len(options))
-    noise = rng.normal(0.0, NOISE[difficulty], (len(options), 3))
+    order = rng.permutation(len(options)).tolist()
+    noise: list[list[float]] = rng.normal(0.0, NOISE[difficulty], (len(options), 3)).tolist()
     now = _risk(values, None)
     made, good = [], set()
     for place, at in enumerate(order, 1):
@@ -216,10 +216,10 @@ def build(
             msgspec.structs.replace(
                 base,
                 candidate_id=name,
-                estimated_safety_delta=round(gain + float(noise[at, 0]), 2),
+                estimated_safety_delta=round(gain + noise[at][0], 2),
                 burden_delta=round(-0.03 * (removed is not None and base.replacement_drug is None), 2),
-                disease_stability_estimate=round(min(1.0, max(0.0, 0.8 + float(noise[at, 1]))), 2),
-                uncertainty_score=round(min(1.0, abs(float(noise[at, 2])) * 3), 2),
+                disease_stability_estimate=round(min(1.0, max(0.0, 0.8 + noise[at][1])), 2),
+                uncertainty_score=round(min(1.0, abs(noise[at][2]) * 3), 2),
                 rationale_tags=(tag,) if tag else (),
                 legality_precheck=None if difficulty == "hard" else _precheck(desk, base),
             )
@@ -278,7 +278,7 @@ def _strays(desk: Desk, rng: Generator) -> Iterator[Option]:
 
 
 def _some(options: list[Option], rng: Generator, n: int) -> list[Option]:
-    return [options[at] for at in sorted(rng.permutation(len(options))[:n])]
+    return [options[at] for at in sorted(rng.permutation(len(options)).tolist()[:n])]
 
 
 def _key(candidate: Candidate) -> tuple[object, ...]:

@@ -88,6 +88,8 @@ class Patient(msgspec.Struct):
     otc: list[Med] = []
     """Taken, and not in the chart until somebody asks."""
     day: int = 0
+    computed: dict[float, tuple[float, float]] = {}
+    """Creatinine -> what follows from it; age, sex and weight do not change in an episode."""
 
     def creatinine(self, seen: bool) -> float | None:
         """mg/dL; of the chart if `seen`."""
@@ -99,10 +101,10 @@ class Patient(msgspec.Struct):
         value = self.creatinine(seen)
         if value is None:
             return None, None
-        return (
-            ckd_epi_2021(self.age, value, self.female),
-            cockcroft_gault(self.age, self.weight_kg, value, self.female),
-        )
+        if value not in self.computed:
+            clearance = cockcroft_gault(self.age, self.weight_kg, value, self.female)
+            self.computed[value] = ckd_epi_2021(self.age, value, self.female), clearance
+        return self.computed[value]
 
     def active(self, seen: bool) -> dict[str, Med]:
         """Drug -> how it is taken, without what is on hold; of the chart if `seen`, else with what it hides."""
