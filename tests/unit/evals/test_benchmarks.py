@@ -243,3 +243,17 @@ def test_results_without_a_task_are_none():
         with pytest.raises(BashGymError) as caught:
             read_results(empty, "base")
         assert caught.value.code == "benchmark_invalid"
+
+
+def test_requests_are_closed_and_recorded_unless_they_say_otherwise():
+    from bashgym.evals.wire import decode
+
+    body = {"model_id": "m", "base_results": {}, "candidate_results": {}}
+    assert decode(body, IngestRequest).record_to_registry is True
+    for kind, more in (
+        (IngestRequest, body),
+        (ExternalRequest, {"model_id": "m", "results": {}, "benchmark_name": "b"}),
+    ):
+        with pytest.raises(BashGymError) as caught:
+            decode({**more, "base_result": 1}, kind)
+        assert caught.value.code == "unknown_field"

@@ -72,3 +72,15 @@ def test_seven_tenths_of_the_phrases_are_a_copy_and_less_is_none(tmp_path):
     assert contaminated(held, rows(tmp_path, user(f"{seven}"))).keys() == {"a"}
     shorter = {"a": "one two three four five six seven eight nine".replace("six", "sechs")}
     assert contaminated(shorter, rows(tmp_path, user(seven))) == {}
+
+
+def test_a_text_is_found_at_any_depth_that_is_looked_at(tmp_path):
+    from bashgym.evals.contamination import _MAX_DEPTH, _texts
+
+    def nested(depth):
+        value = "x"
+        for _ in range(depth):
+            value = [value]
+        return value
+
+    assert list(_texts(nested(_MAX_DEPTH))) == ["x"] and list(_texts(nested(_MAX_DEPTH + 1))) == []

@@ -661,3 +661,27 @@ def test_an_attempt_earns_nothing_unless_it_says_so():
 
     made = decode({"environment_id": "e", "attempt_index": 0}, Attempt)
     assert (made.passed, made.reward, made.timeout, made.tool_calls, made.tokens) == (None, 0.0, False, 0, 0)
+
+
+def test_passk_at_its_edges():
+    from bashgym.evals.passk import DEFAULT_K, ZERO_STD, passk_report
+    from bashgym.evals.wire import Attempt
+
+    assert DEFAULT_K == (1, 4, 8)
+    two = environments_of(SPECS[:2])
+    tries = [
+        Attempt(environment_id=f"env_{i}", attempt_index=j, passed=bool(i), reward=r)
+        for i in range(2)
+        for j, r in enumerate((0.0, (i + 1) * ZERO_STD))
+    ]
+    found = passk_report(two, tries, (1,))
+    assert [row["zero_std"] for row in found["per_environment"]] == [True, False]
+    assert found["intervals"]["1"]["n_clusters"] == 2
+    assert passk_report(two[:1], tries[:2], (1,))["intervals"]["1"] is None
+
+
+def test_a_misspelt_field_deep_inside_is_told_the_nearest_name(settings):
+    body = {"model_id": "m", "environments": SPECS, "attempts": [{**attempt(0, 0, True), "reward_component": {}}]}
+    with pytest.raises(BashGymError) as caught:
+        gates.holdout_gate(settings, body)
+    assert caught.value.code == "unknown_field" and "reward_components" in caught.value.hint

@@ -308,3 +308,10 @@ def test_a_replay_of_blank_lines_is_empty(models):
     (run / "blank.jsonl").write_text("\n\n")
     found = codes(make_card(run, training_method="dppo", evidence={"replay": run / "blank.jsonl"}))
     assert found & {"replay_not_ok", "invalid_replay_artifact"}
+
+
+@pytest.mark.parametrize("path", ["", None, 7, ["scores.jsonl"]])
+def test_a_score_entry_without_a_name_names_nothing(tmp_path, path):
+    from bashgym.evidence.inspection import score_path
+
+    assert score_path({"path": path}, tmp_path) is None and score_path({}, tmp_path) is None

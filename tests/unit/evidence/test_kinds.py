@@ -204,6 +204,12 @@ def test_one_attack_that_got_through_is_one_too_many(run, tmp_path):
     card = make_card(run, evidence={"canaries": str(write_json(tmp_path / "canaries.json", document))})
     said = [finding["message"] for finding in card["findings"] if finding["code"] == "canaries_not_ok"]
     assert "1 attacks got through" in said[0]
+    document = documents.canaries()
+    document["canaries"][0]["invalid"] = True
+    document["summary"] = documents.summarise(document["canaries"])
+    card = make_card(run, evidence={"canaries": str(write_json(tmp_path / "canaries.json", document))})
+    said = [finding["message"] for finding in card["findings"] if finding["code"] == "canaries_not_ok"]
+    assert "1 canaries could not fail" in said[0]
 
 
 @pytest.mark.parametrize(("kind", "name", "i"), SPOILED)
