@@ -1,4 +1,4 @@
-"""The gate refuses each single thing that is wrong; a model is activated, replaced and taken back; a bundle holds what it says."""
+"""The gate refuses each single thing that is wrong; a model is activated and taken back; a bundle holds what it says."""
 
 import json
 import subprocess
