@@ -104,9 +104,8 @@ def _moved(root: Root) -> Finding:
     reports = [root.report(f"{stage}_trl_run.json") for stage in ("sft", "grpo")]
     norms = [float(report["weight_delta_norm"]) for report in reports]
     steps = [int(report["steps_completed"]) for report in reports]
-    return min(norms) > 0 and min(
-        steps
-    ) > 0, f"norms {norms[0]:.3g} and {norms[1]:.3g} after {steps[0]} and {steps[1]} steps"
+    good = all(norm > 0 for norm in norms) and min(steps) > 0
+    return good, f"norms {norms[0]:.3g} and {norms[1]:.3g} after {steps[0]} and {steps[1]} steps"
 
 
 def _behaviour(root: Root) -> Finding:
