@@ -31,11 +31,12 @@ def loop(tmp_path_factory):
     before, folder = os.getcwd(), tmp_path_factory.mktemp("loop")
     os.environ["BASHGYM_DIR"] = str(tmp_path_factory.mktemp("home"))
     os.chdir(folder)
-    script(
-        "build_training_corpus", "--with-local", "--with-synthetic", "--with-hf", "--sft-rows", 60, "--grpo-prompts", 16
-    )
-    script("train_sft_trl", "--model-id", TINY, "--max-steps", 3, "--use-unsloth", "--ask", 2)
-    script("train_grpo_trl", "--model-id", TINY, "--max-steps", 2, "--num-generations", 4, "--ask", 2)
+    easy = ("easy/ddi_screening", "easy/regimen_risk")
+    rows = ("--sft-rows", 60, "--grpo-prompts", 16, "--tasks", *easy)
+    script("build_training_corpus", "--with-local", "--with-synthetic", "--with-hf", *rows)
+    short = ("--model-id", TINY, "--ask", 2, "--batch-size", 4)
+    script("train_sft_trl", *short, "--max-steps", 3, "--use-unsloth")
+    script("train_grpo_trl", *short, "--max-steps", 2, "--num-generations", 4, "--max-completion-length", 32)
     yield folder
     os.chdir(before)
     del os.environ["BASHGYM_DIR"]

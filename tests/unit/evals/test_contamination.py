@@ -84,3 +84,11 @@ def test_a_text_is_found_at_any_depth_that_is_looked_at(tmp_path):
         return value
 
     assert list(_texts(nested(_MAX_DEPTH))) == ["x"] and list(_texts(nested(_MAX_DEPTH + 1))) == []
+
+
+def test_six_words_in_a_row_are_a_quotation_and_five_are_a_phrase(tmp_path):
+    held = {"six": "sort the log by its date", "five": "sort the log by date"}
+    text = user(
+        "First of all please do this: sort the log by its date, or else sort the log by date, and then stop. " * 1
+    )
+    assert contaminated(held, rows(tmp_path, text)).keys() == {"six"}

@@ -9,7 +9,7 @@ from bashgym.core.errors import BashGymError
 from bashgym.evals import gates, stats
 from bashgym.evals.environment_comparison import ComparisonRequest, ControlRequest
 from bashgym.evals.holdout import HoldoutRequest, environment_hash
-from bashgym.evals.wire import environments_of
+from bashgym.evals.wire import decode, environments_of
 
 
 def spec(i, families=8):
@@ -657,7 +657,7 @@ def test_mcnemar_is_for_single_attempts_and_what_was_not_seen_is_no_success(sett
 
 
 def test_an_attempt_earns_nothing_unless_it_says_so():
-    from bashgym.evals.wire import Attempt, decode
+    from bashgym.evals.wire import Attempt
 
     made = decode({"environment_id": "e", "attempt_index": 0}, Attempt)
     assert (made.passed, made.reward, made.timeout, made.tool_calls, made.tokens) == (None, 0.0, False, 0, 0)
@@ -685,3 +685,18 @@ def test_a_misspelt_field_deep_inside_is_told_the_nearest_name(settings):
     with pytest.raises(BashGymError) as caught:
         gates.holdout_gate(settings, body)
     assert caught.value.code == "unknown_field" and "reward_components" in caught.value.hint
+
+
+@pytest.mark.parametrize(("n", "good"), [(99, False), (100, True), (1_000_000, True), (1_000_001, False)])
+def test_the_number_of_resamples_has_its_bounds(n, good):
+    from bashgym.evals.environment_comparison import _check_comparison
+
+    body = {"environments": SPECS, "base_attempts": [], "candidate_attempts": [], "n_resamples": n}
+    request = decode(body, ComparisonRequest)
+    assert request.record_to_registry is False
+    if good:
+        _check_comparison(request)
+    else:
+        with pytest.raises(BashGymError) as caught:
+            _check_comparison(request)
+        assert caught.value.fields == ["n_resamples"]

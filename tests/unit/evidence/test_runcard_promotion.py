@@ -18,6 +18,7 @@ from evidence_run import (
     write_lines,
 )
 
+from bashgym.core.canonical import digest_file
 from bashgym.core.errors import BashGymError
 from bashgym.evidence.release import build_release_evidence
 from bashgym.evidence.runcard import attach_evidence, list_cards, validate
@@ -230,6 +231,28 @@ def test_metrics_that_are_not_finite_fail(run, line):
     result = make_card(run, promotion=False)
     finding = next(f for f in result["findings"] if f["code"] == "metrics_not_finite")
     assert "step 20" in finding["message"] and "loss" in finding["message"]
+
+
+def test_a_flagged_step_does_not_end_the_reading_of_the_others(run):
+    with (run / "metrics.jsonl").open("a") as out:
+        out.write('{"step": 20, "loss": null, "non_finite": {"loss": "NaN"}}\n{"step": 21, "loss": 0.1}\n')
+    assert {"metrics_not_finite"} <= codes(make_card(run, promotion=False))
+
+
+def test_a_card_is_judged_as_for_promotion_only_where_that_is_asked(models):
+    run = make_run(models)
+    assert make_card(run, promotion=False)["ok"]
+    assert validate(run / "run_card.json")["ok"] and not validate(run / "run_card.json", promotion=True)["ok"]
+
+
+def test_predictions_that_cannot_be_read_prove_no_metrics(run, tmp_path):
+    rows = tmp_path / "scored.jsonl"
+    rows.write_text('{"prompt": "x"\n')
+    good = {"schema_version": "bashgym.reward_model_eval.v1", "ok": True, "metrics": {"heldout_pair_accuracy": 0.8}}
+    path = write_json(
+        tmp_path / "reward.json", {**good, "path": rows.name, "sha256": digest_file(rows), "split": "eval"}
+    )
+    assert "evidence_inconsistent" in codes(make_card(run, reward_eval=str(path)))
 
 
 def test_a_value_that_was_reported_again_after_a_resume_counts(run):
