@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -26,22 +26,39 @@ MOST = {"easy": 8, "medium": 11, "hard": 14}
 """How many choices a step has, by difficulty."""
 MOST_LISTED, MOST_NEAR = 4, 2
 """Replacements of one drug that are looked at."""
+MOST_KNOWN = 128
+"""Answers that a patient keeps in `fits`: they are the same in every episode of a scenario."""
 _BUCKETS = (DoseBucket.LOW, DoseBucket.MEDIUM, DoseBucket.HIGH)
 NOISE = {"easy": 0.02, "medium": 0.06, "hard": 0.12}
 """Standard deviation of the estimates."""
-_REMOVED_BY = frozenset(
-    {ActionType.STOP_DRUG, ActionType.SUBSTITUTE_WITHIN_CLASS, ActionType.RECOMMEND_ALTERNATIVE, ActionType.HOLD_DOSE}
-)
+_REMOVED_SHARE = {
+    ActionType.STOP_DRUG: 1.0,
+    ActionType.SUBSTITUTE_WITHIN_CLASS: 1.0,
+    ActionType.RECOMMEND_ALTERNATIVE: 1.0,
+    ActionType.HOLD_DOSE: 1.0,
+    ActionType.ADJUST_DOSE_BUCKET: 0.4,
+    ActionType.INITIATE_TAPER: 0.4,
+}
+"""How much of a drug's dangers the estimate takes for gone."""
 
 
 @cache
-def _alternatives(drug: str, indication: str) -> tuple[tuple[str, bool], ...]:
-    """(drug, whether it is of the same class) that may be offered instead: those listed, then a few of the class."""
+def _swaps(drug: str, indication: str) -> tuple[Candidate, ...]:
+    """Candidates that put another drug in its place: those listed, then a few of the class, which mostly have its fault."""
     knowledge = load()
     listed = {item.to: item.within_class for item in knowledge.substitutes(drug)}
     near = [n for n in knowledge.drugs_for(indication) if n not in listed and same_class(n, drug, knowledge)]
     fitting = [(name, within) for name, within in listed.items() if indication in knowledge.indications(name)]
-    return (*fitting[:MOST_LISTED], *((name, True) for name in near if name != drug))[: MOST_LISTED + MOST_NEAR]
+    chosen = [*fitting[:MOST_LISTED], *((name, True) for name in near if name != drug)][: MOST_LISTED + MOST_NEAR]
+    return tuple(_swap(drug, name, within, knowledge) for name, within in chosen)
+
+
+def _swap(old: str, new: str, within: bool, knowledge: Knowledge) -> Candidate:
+    kind = ActionType.SUBSTITUTE_WITHIN_CLASS if within else ActionType.RECOMMEND_ALTERNATIVE
+    mg = knowledge.bucket_mg(new, DoseBucket.LOW)
+    labs = tuple(rule.lab for rule in knowledge.monitoring(new))
+    bucket = DoseBucket.LOW if mg else DoseBucket.NA
+    return Candidate("", DecisionMode.REGIMEN_OPT, kind, old, new, bucket, mg, required_monitoring=labs)
 
 
 class Option(msgspec.Struct):
@@ -59,7 +76,7 @@ class Desk:
     def __init__(self, patient: Patient, knowledge: Knowledge, seen: Sequence[Problem]) -> None:
         self.patient, self.knowledge, self.seen = patient, knowledge, seen
         self.drugs = patient.active(seen=True)
-        self._caps: dict[str, float | None] = {}
+        self._regimen = (*self.drugs, patient.creatinine(seen=True))
         self._vital = {name for name in patient.treated if name in VITAL}
         self._covering = {drug: self._vital.intersection(knowledge.indications(drug)) for drug in self.drugs}
 
@@ -101,22 +118,20 @@ class Desk:
             yield from self._lower(med, problem, good=False)
 
     def _replacements(self, med: Med, problem: Problem) -> Iterator[Option]:
-        """Listed substitutes, and drugs of the same class, which mostly have the same fault."""
-        for name, within in _alternatives(med.drug, med.indication):
-            if name in self.drugs:
-                continue
-            kind = ActionType.SUBSTITUTE_WITHIN_CLASS if within else ActionType.RECOMMEND_ALTERNATIVE
-            mode = DecisionMode.REGIMEN_OPT
-            mg = self._start_mg(name)
-            made = Candidate(
-                "", mode, kind, med.drug, name, DoseBucket.LOW if mg else DoseBucket.NA, mg,
-                required_monitoring=tuple(rule.lab for rule in self.knowledge.monitoring(name)),
-            )  # fmt: skip
-            legal = judge(made, self.patient, self.seen, self.knowledge).legal
-            yield Option(made, legal and self._clean(name, med.drug), problem.id)
+        swaps = [made for made in _swaps(med.drug, med.indication) if made.replacement_drug not in self.drugs]
+        key = (med.drug, med.indication, self._regimen)
+        known = self.patient.fits.get(key)
+        if known is None:
+            known = tuple(self._fits(made) for made in swaps)
+            if len(self.patient.fits) >= MOST_KNOWN:
+                self.patient.fits.clear()
+            self.patient.fits[key] = known
+        for made, good in zip(swaps, known, strict=True):
+            yield Option(made, good, problem.id)
 
-    def _start_mg(self, name: str) -> float | None:
-        return self.knowledge.bucket_mg(name, DoseBucket.LOW)
+    def _fits(self, made: Candidate) -> bool:
+        new, old = made.replacement_drug or "", made.target_drug or ""
+        return judge(made, self.patient, self.seen, self.knowledge).legal and self._clean(new, old)
 
     def _dosing(self, problem: Problem) -> Iterator[Option]:
         name = problem.members[0]
@@ -137,15 +152,7 @@ class Desk:
 
     def cap(self, name: str) -> float | None:
         """The highest acceptable daily dose by the chart."""
-        if name not in self._caps:
-            egfr, crcl = self.patient.kidneys(seen=True)
-            who: dict[str, Any] = {
-                "weight_kg": self.patient.weight_kg,
-                "creatinine": self.patient.creatinine(seen=True),
-            }
-            age, conditions = self.patient.age, self.patient.conditions
-            self._caps[name] = self.knowledge.dose_cap(name, age, egfr, crcl, conditions, **who)
-        return self._caps[name]
+        return self.patient.limit(name, self.knowledge, seen=True).daily_mg
 
     def _lower(self, med: Med, problem: Problem, *, good: bool) -> Iterator[Option]:
         """Every other dose bucket; good are those within the cap, down from here."""
@@ -177,7 +184,7 @@ class Desk:
         rest = [name for name in self.drugs if name != old]
         if any(name in partners and partners[name].severity in SERIOUS for name in rest):
             return False
-        cap, mg = self.cap(new), self._start_mg(new)
+        cap, mg = self.cap(new), self.knowledge.bucket_mg(new, DoseBucket.LOW)
         if cap is not None and (cap == 0 or (mg is not None and mg > cap)):
             return False
         if not self._bare(old) <= set(self.knowledge.indications(new)):
@@ -207,17 +214,15 @@ def build(
     for place, at in enumerate(order, 1):
         option = options[at]
         base, name = option.candidate, f"cand_{place:02d}"
-        removed = base.target_drug if base.action_type in _REMOVED_BY else None
-        gain = now - _risk(values, removed) if removed else 0.0
-        if base.action_type in (ActionType.ADJUST_DOSE_BUCKET, ActionType.INITIATE_TAPER):
-            gain = 0.4 * (now - _risk(values, base.target_drug))
+        share = _REMOVED_SHARE.get(base.action_type, 0.0)
+        gain = share * (now - _risk(values, base.target_drug)) if share and base.target_drug else 0.0
         tag = tags.get(option.problem) or lookups.get(base.target_drug or "", "") if option.problem else ""
         made.append(
             msgspec.structs.replace(
                 base,
                 candidate_id=name,
                 estimated_safety_delta=round(gain + noise[at][0], 2),
-                burden_delta=round(-0.03 * (removed is not None and base.replacement_drug is None), 2),
+                burden_delta=-0.03 if share == 1 and base.replacement_drug is None else 0.0,
                 disease_stability_estimate=round(min(1.0, max(0.0, 0.8 + noise[at][1])), 2),
                 uncertainty_score=round(min(1.0, abs(noise[at][2]) * 3), 2),
                 rationale_tags=(tag,) if tag else (),
@@ -278,6 +283,8 @@ def _strays(desk: Desk, rng: Generator) -> Iterator[Option]:
 
 
 def _some(options: list[Option], rng: Generator, n: int) -> list[Option]:
+    if len(options) < 2:  # nothing to draw, as the generator sees it too
+        return options
     return [options[at] for at in sorted(rng.permutation(len(options)).tolist()[:n])]
 
 

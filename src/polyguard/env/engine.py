@@ -19,7 +19,7 @@ from polyguard.env import anticheat, observe, parse, reward, trace, transition
 from polyguard.env.legality import judge
 from polyguard.env.problems import SERIOUS, assess, burden, hazards, risk
 from polyguard.env.scenarios import Scenario, scenario
-from polyguard.env.tasks import TASKS
+from polyguard.env.tasks import fitting
 from polyguard.env.types import (
     GATHERING,
     REVIEWS,
@@ -29,6 +29,7 @@ from polyguard.env.types import (
     Candidate,
     Observation,
     Problem,
+    ProblemKind,
     StepResult,
     Termination,
     Transition,
@@ -85,7 +86,7 @@ class Engine:
         episode_id: str | None = None,
     ) -> Observation:
         """Begins the scenario at `index` of a split, or with `seed`. Without a task the first that fits the other words."""
-        name = task_id or _fitting(difficulty, sub_environment)
+        name = task_id or fitting(difficulty, sub_environment)
         return self.begin(scenario(name, split, index or 0, seed), episode_id)
 
     def begin(self, made: Scenario, episode_id: str | None = None) -> Observation:
@@ -122,27 +123,28 @@ class Engine:
 
     def _assess(self) -> None:
         self.problems = assess(self.patient, self.knowledge, seen=False, chart=self.chart)
-        self.hazards = hazards(self.problems, self.patient, self.knowledge)
+        self.hazards = hazards(self.problems, self.patient, self.knowledge, seen=False)
         self.risk = risk(value for value, _ in self.hazards)
         self.burden = burden(self.patient, self.problems, self.knowledge)
 
     def _show(self, last: dict[str, Any] | None) -> Observation:
         made = self.scenario
-        self.view = observe.look(self.patient, self.chart, self.knowledge, self._rng, made.task.difficulty)
+        difficulty = made.task.difficulty
+        self.view = observe.look(self.patient, self.chart, self.knowledge, self._rng, difficulty, true=self.problems)
         self._choices = {c.candidate_id: c for c in self.view.candidates}
         self.observation = Observation(
             episode_id=self.episode_id,
             task_id=made.task.id,
-            difficulty=made.task.difficulty,
+            difficulty=difficulty,
             sub_environment=made.task.sub_environment,
             step_index=self.steps,
             steps_remaining=max(0, self.max_steps - self.steps),
             patient=observe.person(self.patient),
-            medications=observe.medications(self.patient, self.knowledge, made.task.difficulty),
+            medications=observe.medications(self.patient, self.knowledge, difficulty),
             labs=observe.labs(self.patient, self.knowledge),
             vitals=dict(self.patient.vitals),
             warnings=self.view.warnings,
-            burden=burden(self.patient, self.view.seen, self.knowledge),
+            burden=dict(self.burden if self.view.whole else burden(self.patient, self.view.seen, self.knowledge)),
             conflicts=[{"id": f"c{at}", "text": text} for at, text in enumerate(made.conflicts, 1)],
             missing=self.view.missing,
             candidates=self.view.candidates,
@@ -254,7 +256,7 @@ class Engine:
     def _carry_out(self, candidate: Candidate | None, verdict: Verdict, *, blocked: bool) -> Transition:
         made = Transition(candidate.action_type if candidate else None, candidate.target_drug if candidate else None)
         made.risk_before, made.burden_before = self.risk, self.burden["index"]
-        old, bare = {p.id for p in self.problems}, set(self.patient.uncovered(self.knowledge))
+        old, bare = {p.id for p in self.problems}, self._bare()
         made.review_warranted = self._review_warranted()
         if candidate is not None:
             made.supporting_facts = self._supporting(candidate)
@@ -268,7 +270,7 @@ class Engine:
         if not verdict.legal:
             self._invalid += 1
             self._vetoes += verdict.contraindicated
-        transition.pass_week(self.patient, self.knowledge)
+        transition.pass_week(self.patient)
         self._assess()
         now = {p.id for p in self.problems}
         made.resolved = tuple(sorted(old - now))
@@ -282,13 +284,16 @@ class Engine:
         self._open |= {self._mark + name for name in now} & {p.id for p in self._start}  # what is back is open again
         self._new_major |= {self._mark + name for name in made.new_major}
         made.risk_after, made.burden_after = self.risk, self.burden["index"]
-        made.newly_uncovered = len(set(self.patient.uncovered(self.knowledge)) - bare)
+        made.newly_uncovered = len(self._bare() - bare)
         severities = self.patient.severity.values()
         made.severity_after = sum(severities) / len(severities) if severities else 0.0
         made.dose_errors = transition.dose_errors(self.patient, self.knowledge)
         event = transition.adverse_event(self.hazards, self.risk, self._rng)
         made.adverse_event = event and self.steps > 0  # nobody could have prevented one in the first week
         return made
+
+    def _bare(self) -> set[str]:
+        return {p.id for p in self.problems if p.kind == ProblemKind.UNTREATED_INDICATION}
 
     def _note_lookup(self, candidate: Candidate, made: Transition) -> None:
         outcome = "; ".join(made.revealed[:3]) or "done"
@@ -307,9 +312,7 @@ class Engine:
         if candidate.action_type in GATHERING or candidate.action_type in REVIEWS or candidate.target_drug is None:
             return 0, 0
         asked = (
-            {f"interactions:{candidate.target_drug}", "creatinine"}
-            if candidate.replacement_drug is None
-            else {"creatinine"}
+            {"creatinine"} if candidate.replacement_drug else {f"interactions:{candidate.target_drug}", "creatinine"}
         )
         open_fields = {item.field for item in self.view.missing}
         return len(asked - open_fields), len(asked)
@@ -400,14 +403,6 @@ class Engine:
         )  # fmt: skip
         self._choices = {}
         return self.observation
-
-
-def _fitting(difficulty: str | None, sub_environment: str | None) -> str:
-    for item in TASKS.values():
-        if difficulty in (None, item.difficulty) and sub_environment in (None, item.sub_environment):
-            return item.id
-    text = f"no task is {difficulty} and {sub_environment}"
-    raise fail("invalid_field", text, fields=["difficulty", "sub_environment"])
 
 
 def _late(since: float, limit_s: float | None) -> bool:

@@ -63,8 +63,7 @@ def _replace(candidate: Candidate, patient: Patient, _: Sequence[Problem], knowl
         return f"{new} is no known substitute for {med.drug}", False
     if med.indication and med.indication not in knowledge.indications(new):
         return f"{new} is not given for {med.indication}", False
-    egfr, crcl = patient.kidneys(seen=True)
-    if knowledge.dose_cap(new, patient.age, egfr, crcl, patient.conditions, weight_kg=patient.weight_kg) == 0:
+    if patient.limit(new, knowledge, seen=True).daily_mg == 0:
         return f"no dose of {new} is acceptable here", True
     for other in patient.active(seen=True):
         hit = knowledge.interaction(new, other) if other != med.drug else None
@@ -83,9 +82,7 @@ def _adjust(candidate: Candidate, patient: Patient, _: Sequence[Problem], knowle
     med = patient.med(candidate.target_drug)
     if med is None or candidate.daily_mg is None:
         return f"{candidate.target_drug} has no dose to change", False
-    egfr, crcl = patient.kidneys(seen=True)
-    how = {"weight_kg": patient.weight_kg, "creatinine": patient.creatinine(seen=True)}
-    cap = knowledge.dose_cap(med.drug, patient.age, egfr, crcl, patient.conditions, **how)
+    cap = patient.limit(med.drug, knowledge, seen=True).daily_mg
     if cap is not None and candidate.daily_mg > cap * 1.001:
         return f"{candidate.daily_mg:g} mg of {med.drug} are over the limit of {cap:g} mg", cap == 0
     return None

@@ -31,14 +31,19 @@ class View(msgspec.Struct):
     missing: list[Missing]
     tags: dict[str, str]
     """Problem id -> id of the warning or missing fact."""
+    whole: bool
+    """Whether the chart hides nothing."""
     candidates: list[Candidate]
     good: set[str]
     """Ids of the choices that end a problem safely; never shown."""
 
 
-def look(patient: Patient, chart: Chart, knowledge: Knowledge, rng: Generator, difficulty: str) -> View:
-    """The view; draws the order and the noise of the candidates."""
-    seen = assess(patient, knowledge, seen=True, chart=chart)
+def look(
+    patient: Patient, chart: Chart, knowledge: Knowledge, rng: Generator, difficulty: str, *, true: list[Problem]
+) -> View:
+    """The view; draws the order and the noise of the candidates. `true`: every problem, seen if the chart hides nothing."""
+    whole = not _hides(patient, chart)
+    seen = true if whole else assess(patient, knowledge, seen=True, chart=chart)
     tags: dict[str, str] = {}
     warnings: list[Warning] = []
     for item in [p for p in seen if p.kind not in _ELSEWHERE][:MAX_WARNINGS]:
@@ -50,20 +55,21 @@ def look(patient: Patient, chart: Chart, knowledge: Knowledge, rng: Generator, d
         )
     missing, lookups = _missing(patient, chart, seen, tags)
     desk = candidates.Desk(patient, knowledge, seen)
-    values = hazards(seen, patient, knowledge)
+    values = hazards(seen, patient, knowledge, seen=True)
     made, good = candidates.build(desk, rng, difficulty, tags=tags, lookups=lookups, values=values)
-    return View(seen, warnings, missing, tags, made, good)
+    return View(seen, warnings, missing, tags, whole, made, good)
+
+
+def _hides(patient: Patient, chart: Chart) -> bool:
+    """Whether the chart is not the whole truth. Each of these makes `assess` differ between the two."""
+    unlike = patient.creatinine(seen=True) != patient.creatinine(seen=False)
+    return bool(chart.pairs or patient.otc or unlike or any(med.components for med in patient.meds))
 
 
 def _words(item: Problem, patient: Patient, knowledge: Knowledge) -> str:
     """One short line: the drugs, and the limit where one decides."""
     if item.kind in (ProblemKind.RENAL_DOSE, ProblemKind.OVERDOSE):
-        egfr, crcl = patient.kidneys(seen=True)
-        creatinine = patient.creatinine(seen=True)
-        cap = knowledge.dose_cap(
-            item.members[0], patient.age, egfr, crcl, patient.conditions,
-            weight_kg=patient.weight_kg, creatinine=creatinine,
-        )  # fmt: skip
+        cap = patient.limit(item.members[0], knowledge, seen=True).daily_mg
         return f"{item.members[0]} {'no dose' if cap == 0 else f'at most {cap:g} mg'}"
     if item.kind == ProblemKind.DDI:
         hit = knowledge.interaction(*item.members)

@@ -6,11 +6,13 @@ Nothing here is shown to an agent as it stands: `observe` decides what is.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import msgspec
 
 from polyguard.env.types import DoseBucket
 from polyguard.knowledge.renal import ckd_epi_2021, cockcroft_gault
+from polyguard.knowledge.rows import RenalHit
 from polyguard.knowledge.tables import Knowledge
 
 VITAL = frozenset(
@@ -66,6 +68,15 @@ class Lab(msgspec.Struct):
     age_days: int = 0
 
 
+class Limit(msgspec.Struct, frozen=True):
+    """How much of a drug a patient may take."""
+
+    daily_mg: float | None
+    """The least of the limits of label, age, kidneys and liver. 0.0: none at all; None: no limit known."""
+    renal: RenalHit | None
+    """The rule of the kidneys, if one applies."""
+
+
 class Patient(msgspec.Struct):
     """One patient, whole."""
 
@@ -90,6 +101,10 @@ class Patient(msgspec.Struct):
     day: int = 0
     computed: dict[float, tuple[float, float]] = {}
     """Creatinine -> what follows from it; age, sex and weight do not change in an episode."""
+    limits: dict[tuple[str, float | None], Limit] = {}
+    """(drug, creatinine) -> its limit."""
+    fits: dict[tuple[object, ...], tuple[bool, ...]] = {}
+    """(old drug, regimen, creatinine) -> which of its replacements are good. The three are shared by all copies."""
 
     def creatinine(self, seen: bool) -> float | None:
         """mg/dL; of the chart if `seen`."""
@@ -105,6 +120,18 @@ class Patient(msgspec.Struct):
             clearance = cockcroft_gault(self.age, self.weight_kg, value, self.female)
             self.computed[value] = ckd_epi_2021(self.age, value, self.female), clearance
         return self.computed[value]
+
+    def limit(self, drug: str, knowledge: Knowledge, *, seen: bool) -> Limit:
+        """By the chart if `seen`, else by the true kidneys."""
+        creatinine = self.creatinine(seen)
+        key = drug, creatinine
+        if key not in self.limits:
+            egfr, crcl = self.kidneys(seen)
+            who: dict[str, Any] = {"weight_kg": self.weight_kg, "creatinine": creatinine}
+            hits = knowledge.renal(drug, egfr, crcl, age=self.age, conditions=self.conditions, **who)
+            cap = knowledge.dose_cap(drug, self.age, egfr, crcl, self.conditions, **who)
+            self.limits[key] = Limit(cap, hits[0] if hits else None)
+        return self.limits[key]
 
     def active(self, seen: bool) -> dict[str, Med]:
         """Drug -> how it is taken, without what is on hold; of the chart if `seen`, else with what it hides."""
@@ -122,11 +149,6 @@ class Patient(msgspec.Struct):
     def med(self, drug: str | None) -> Med | None:
         """The entry of the chart for a drug."""
         return next((med for med in self.meds if med.drug == drug), None)
-
-    def uncovered(self, knowledge: Knowledge) -> list[str]:
-        """Treated indications for which nothing is taken any more."""
-        covered = {name for drug in self.active(seen=False) for name in knowledge.indications(drug)}
-        return [name for name in self.treated if name not in covered]
 
     def copy(self) -> Patient:
         """An independent one; drugs and labs too."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 
 import msgspec
 
 from polyguard.env.patient import VITAL, Med, Patient
 from polyguard.env.types import Problem, ProblemKind, Severity
 from polyguard.knowledge import SEVERITY_WEIGHT
-from polyguard.knowledge.tables import Knowledge
+from polyguard.knowledge.rows import BeersHit, Interaction
+from polyguard.knowledge.tables import Knowledge, load
 
 SERIOUS = frozenset({Severity.CONTRAINDICATED, Severity.MAJOR})
 """What an episode has to resolve."""
+LONG_USE_DAYS = 84
+"""No criterion begins later: from here on the number of days changes nothing."""
 HAZARD = 0.6
 """Risk(s) = 1 - prod over hazards j of (1 - 0.6 h_j)."""
 _HAZARDOUS = frozenset(
@@ -37,19 +41,36 @@ class Chart(msgspec.Struct):
     """Critical facts that are missing: field -> `lab` or `history`."""
 
 
+class Regimen(msgspec.Struct, frozen=True):
+    """What follows from the names of the drugs alone."""
+
+    interactions: tuple[Interaction, ...]
+    duplicates: tuple[tuple[str, tuple[str, ...]], ...]
+    covered: frozenset[str]
+    """Indications."""
+
+
+@lru_cache(maxsize=4096)
+def regimen(names: tuple[str, ...]) -> Regimen:
+    """Cached: a regimen stays for several steps, and comes back in every episode of its scenario."""
+    knowledge = load()
+    covered = frozenset(indication for name in names for indication in knowledge.indications(name))
+    return Regimen(tuple(knowledge.interactions(names)), tuple(knowledge.duplicates(names)), covered)
+
+
 def assess(patient: Patient, knowledge: Knowledge, *, seen: bool, chart: Chart) -> list[Problem]:
     """Every problem of the regimen, the worst first; those of the chart alone if `seen`."""
     drugs = patient.active(seen)
-    names = list(drugs)
+    here = regimen(tuple(drugs))
     found = []
-    for hit in knowledge.interactions(names):
+    for hit in here.interactions:
         if seen and chart.pairs and frozenset((hit.a, hit.b)) in chart.pairs:
             continue
         severity = Severity(hit.severity)
         if severity == Severity.MAJOR and (drugs[hit.a].taper or drugs[hit.b].taper):
             severity = Severity.MODERATE  # one of them is being withdrawn
         found.append(Problem(f"ddi:{hit.a}+{hit.b}", ProblemKind.DDI, (hit.a, hit.b), severity, hit.rule_id))
-    for group, members in knowledge.duplicates(names):
+    for group, members in here.duplicates:
         found.append(Problem(f"duplicate:{group}", ProblemKind.DUPLICATE, members, Severity.MAJOR, group))
     found += _criteria(patient, drugs, knowledge)
     found += _doses(patient, drugs, knowledge, seen)
@@ -59,15 +80,24 @@ def assess(patient: Patient, knowledge: Knowledge, *, seen: bool, chart: Chart) 
     for med in patient.meds:
         if med.components:
             found.append(Problem(f"unknown_drug:{med.drug}", ProblemKind.UNKNOWN_DRUG, (med.drug,), Severity.MAJOR))
-    for name in patient.uncovered(knowledge):
+    # What covers an indication is what is taken, whatever the chart says.
+    covered = regimen(tuple(patient.active(seen=False))).covered if seen else here.covered
+    for name in [name for name in patient.treated if name not in covered]:
         severity = Severity.MAJOR if name in VITAL else Severity.MINOR
         found.append(Problem(f"untreated:{name}", ProblemKind.UNTREATED_INDICATION, (name,), severity))
     return sorted(found, key=lambda item: (-SEVERITY_WEIGHT[item.severity], item.id))
 
 
+@lru_cache(maxsize=4096)
+def _criteria_met(
+    names: tuple[str, ...], conditions: tuple[str, ...], age: int, short: tuple[tuple[str, int], ...]
+) -> tuple[BeersHit, ...]:
+    return tuple(load().beers(names, conditions, age, dict(short)))
+
+
 def _criteria(patient: Patient, drugs: Mapping[str, Med], knowledge: Knowledge) -> Iterable[Problem]:
-    days = {name: med.duration_days for name, med in drugs.items()}
-    for hit in knowledge.beers(list(drugs), patient.conditions, patient.age, days):
+    short = tuple((name, med.duration_days) for name, med in drugs.items() if med.duration_days < LONG_USE_DAYS)
+    for hit in _criteria_met(tuple(drugs), patient.conditions, patient.age, short):
         if any(drugs[name].taper for name in hit.members if name in drugs):
             continue  # it is being withdrawn: that is all that can be done
         kind = ProblemKind.DRUG_DISEASE if hit.kind == "drug_disease" else ProblemKind.PIM
@@ -78,19 +108,20 @@ def _criteria(patient: Patient, drugs: Mapping[str, Med], knowledge: Knowledge) 
 
 
 def _doses(patient: Patient, drugs: Mapping[str, Med], knowledge: Knowledge, seen: bool) -> Iterable[Problem]:
-    egfr, crcl = patient.kidneys(seen)
-    how = {"age": patient.age, "weight_kg": patient.weight_kg, "creatinine": patient.creatinine(seen)}
     for name, med in drugs.items():
-        hits = knowledge.renal(name, egfr, crcl, conditions=patient.conditions, **how) if egfr is not None else []
-        for hit in hits:
-            over = hit.max_daily_mg is not None and (med.daily_mg or 0) > hit.max_daily_mg * 1.001
-            if hit.contraindicated or over:
-                severity = Severity(hit.severity) if hit.contraindicated else Severity.MAJOR
-                yield Problem(f"renal_dose:{name}", ProblemKind.RENAL_DOSE, (name,), severity, hit.rule_id)
+        hit = patient.limit(name, knowledge, seen=seen).renal if knowledge.has_renal_rule(name) else None
+        known = hit is not None and patient.creatinine(seen) is not None
+        if hit and known and (hit.contraindicated or _over(med.daily_mg or 0.0, hit.max_daily_mg)):
+            severity = Severity(hit.severity) if hit.contraindicated else Severity.MAJOR
+            yield Problem(f"renal_dose:{name}", ProblemKind.RENAL_DOSE, (name,), severity, hit.rule_id)
         row = knowledge.drugs[name]
-        limits = (row.max_daily_mg, row.older_adult_max_daily_mg if patient.age >= row.older_adult_from_age else None)
-        if med.daily_mg and any(limit is not None and med.daily_mg > limit * 1.001 for limit in limits):
+        older = row.older_adult_max_daily_mg if patient.age >= row.older_adult_from_age else None
+        if med.daily_mg and (_over(med.daily_mg, row.max_daily_mg) or _over(med.daily_mg, older)):
             yield Problem(f"overdose:{name}", ProblemKind.OVERDOSE, (name,), Severity.MAJOR)
+
+
+def _over(daily_mg: float, limit: float | None) -> bool:
+    return limit is not None and daily_mg > limit * 1.001
 
 
 def _unmonitored(patient: Patient, drugs: Mapping[str, Med], knowledge: Knowledge) -> Iterable[Problem]:
@@ -112,10 +143,13 @@ def must_taper(med: Med, knowledge: Knowledge) -> bool:
     return rule is not None and not rule.optional and med.duration_days >= rule.min_use_days
 
 
-def hazards(problems: Iterable[Problem], patient: Patient, knowledge: Knowledge) -> list[tuple[float, tuple[str, ...]]]:
-    """(h_j, drugs) of each dangerous problem: severity x exposure x frailty x kidneys, at most 1."""
-    drugs = patient.active(seen=False)
-    egfr, _ = patient.kidneys(seen=False)
+def hazards(
+    problems: Iterable[Problem], patient: Patient, knowledge: Knowledge, *, seen: bool
+) -> list[tuple[float, tuple[str, ...]]]:
+    """(h_j, drugs) of each dangerous problem: severity x exposure x frailty x kidneys, at most 1. By the chart if `seen`."""
+    drugs = patient.active(seen)
+    egfr, _ = patient.kidneys(seen)
+    failing = egfr is not None and egfr < 45
     weak = 0.85 + 0.4 * patient.frailty
     found = []
     for item in problems:
@@ -125,7 +159,7 @@ def hazards(problems: Iterable[Problem], patient: Patient, knowledge: Knowledge)
         exposure = 1.0
         for med in members:
             exposure *= med.exposure()
-        kidneys = 1.15 if egfr is not None and egfr < 45 and any(map(knowledge.has_renal_rule, item.members)) else 1.0
+        kidneys = 1.15 if failing and any(map(knowledge.has_renal_rule, item.members)) else 1.0
         value = SEVERITY_WEIGHT[item.severity] * exposure ** (1 / max(1, len(members))) * weak * kidneys
         found.append((min(1.0, value), item.members))
     return found

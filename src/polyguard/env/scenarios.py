@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from bashgym.core.errors import fail
 from polyguard.env.candidates import Desk
 from polyguard.env.patient import Lab, Med, Patient, bucket_of
-from polyguard.env.problems import SERIOUS, Chart, assess, must_taper
+from polyguard.env.problems import SERIOUS, Chart, assess
 from polyguard.env.tasks import Task, Template, scenario_id, scenario_seed, task, templates
 from polyguard.env.transition import OTC_HISTORY, carry_out
 from polyguard.env.types import Difficulty, DoseBucket
@@ -285,17 +284,3 @@ def _solvable(case: Case, kind: Task, knowledge: Knowledge) -> bool:
             return False
         carry_out(good.candidate, patient, chart, knowledge)
     return False
-
-
-def describe(made: Scenario) -> dict[str, Any]:
-    """What reports say of a scenario."""
-    return {
-        "scenario_id": made.id,
-        "task_id": made.task.id,
-        "split": made.split,
-        "index": made.index,
-        "seed": made.seed,
-    }
-
-
-__all__ = ["Case", "Scenario", "describe", "must_taper", "scenario"]

@@ -148,6 +148,15 @@ def task(task_id: str) -> Task:
     return TASKS[task_id]
 
 
+def fitting(difficulty: str | None, sub_environment: str | None) -> str:
+    """The first task of that difficulty and kind; `invalid_field`."""
+    for item in TASKS.values():
+        if difficulty in (None, item.difficulty) and sub_environment in (None, item.sub_environment):
+            return item.id
+    text = f"no task is {difficulty} and {sub_environment}"
+    raise fail("invalid_field", text, fields=["difficulty", "sub_environment"])
+
+
 def scenario_id(task_id: str, split: str, index: int) -> str:
     """`<task>:<split>:<index>`."""
     return f"{task_id}:{split}:{index:05d}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from polyguard.env.legality import DAYS_A_STEP, DISPENSING_RECORD
 from polyguard.env.patient import Med, Patient, Taper, bucket_of
-from polyguard.env.problems import Chart
+from polyguard.env.problems import Chart, regimen
 from polyguard.env.types import ActionType, Candidate
 from polyguard.knowledge.tables import Knowledge
 
@@ -18,6 +18,8 @@ WORSE, BETTER = 0.06, 0.04
 """A week without a drug, and a week with one, in severity."""
 EVENT_RATE = 0.08
 """Probability of an adverse event in a week at risk 1."""
+FAILING = 60
+"""eGFR below which doses of drugs that leave by the kidneys are judged."""
 OTC_HISTORY = "otc_history"
 
 
@@ -104,16 +106,16 @@ def reveals(candidate: Candidate, patient: Patient, chart: Chart) -> bool:
     return True
 
 
-def pass_week(patient: Patient, knowledge: Knowledge) -> None:
+def pass_week(patient: Patient) -> None:
     """Time: use goes on, labs age, conditions grow worse without a drug and better with one."""
     patient.day += DAYS_A_STEP
     for med in (*patient.meds, *patient.otc):
         med.duration_days += DAYS_A_STEP
     for lab in patient.labs.values():
         lab.age_days += DAYS_A_STEP
-    bare = set(patient.uncovered(knowledge))
+    covered = regimen(tuple(patient.active(seen=False))).covered
     for name, value in patient.severity.items():
-        change = WORSE if name in bare else -BETTER * patient.true_adherence
+        change = WORSE if name not in covered else -BETTER * patient.true_adherence
         patient.severity[name] = min(1.0, max(0.0, value + change))
 
 
@@ -125,15 +127,14 @@ def adverse_event(values: list[tuple[float, tuple[str, ...]]], risk: float, rng:
 
 def dose_errors(patient: Patient, knowledge: Knowledge) -> tuple[float, ...]:
     """|log(dose / limit)| of drugs over a limit of kidneys, age or label; 0 of those within one that matters here."""
-    egfr, crcl = patient.kidneys(seen=False)
-    creatinine = patient.creatinine(seen=False)
+    egfr, _ = patient.kidneys(seen=False)
+    if egfr is None or egfr >= FAILING:
+        return ()
     found = []
     for name, med in patient.active(seen=False).items():
-        if not med.daily_mg or egfr is None or not knowledge.has_renal_rule(name):
+        if not med.daily_mg or not knowledge.has_renal_rule(name):
             continue
-        cap = knowledge.dose_cap(
-            name, patient.age, egfr, crcl, patient.conditions, weight_kg=patient.weight_kg, creatinine=creatinine
-        )
-        if cap is not None and egfr < 60:
+        cap = patient.limit(name, knowledge, seen=False).daily_mg
+        if cap is not None:
             found.append(abs(math.log(med.daily_mg / cap)) if 0 < cap < med.daily_mg else 0.0 if cap else 1.4)
     return tuple(found)
