@@ -1,7 +1,8 @@
 """The ten task families, their splits, and the scenarios in them.
 
 A scenario is made from templates (an interacting pair, a duplicate, a drug that is no good for this patient, ...). Every
-template belongs to one split by its hash, so that validation and test hold pairs of drugs that training never shows.
+template belongs to one split by its hash. That keeps templates apart, not every pair: hidden drugs and parts of combination
+products, which no template names, may make a pair in several splits.
 """
 
 from __future__ import annotations
